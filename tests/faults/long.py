@@ -133,14 +133,8 @@ def main(argv: list[str] | None = None) -> int:
   folder.mkdir(parents=True, exist_ok=True)
   head = harness.report('', 'real processes struck at each kind of operation on files', 'orbax-checkpoint')
   head['command'] = 'python -m tests.faults.long'
-  cache = {
-    'JAX_PLATFORMS': 'cpu',
-    'JAX_COMPILATION_CACHE_DIR': str(folder / 'compiled'),
-    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
-    'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '0',
-  }
   records = Records(folder / 'records.jsonl')
-  processes = zygote.Processes(folder, cache)
+  processes = zygote.Processes(folder, zygote.compiled_in(folder))
   counts = {}
   for scene, before in SCENES.items():
     name = scene.name.replace(' ', '-')

@@ -28,7 +28,7 @@ import time
 import numpy as np
 
 from benchmarks import harness
-from tests.faults import struck
+from tests.faults import struck, zygote
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 OUTPUT = harness.RESULTS / 'faults_several.json'
@@ -251,24 +251,10 @@ def main(argv: list[str] | None = None) -> int:
     '', 'two processes of one run over loopback, of which one is struck', 'orbax-checkpoint'
   )
   head['command'] = 'python -m tests.faults.several'
-  environment = {
-    'JAX_PLATFORMS': 'cpu',
-    'XLA_FLAGS': '--xla_force_host_platform_device_count=1',
-    'JAX_COMPILATION_CACHE_DIR': str(folder / 'compiled'),
-    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
-    'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '0',
-  }
+  environment = zygote.compiled_in(folder) | {'XLA_FLAGS': '--xla_force_host_platform_device_count=1'}
   data = folder / 'data'
   if not data.exists():
-    command = [
-      sys.executable,
-      '-m',
-      'lra_spt',
-      'prepare',
-      'stripes',
-      f'--data_dir={data}',
-      '--examples=40',
-    ]
+    command = [sys.executable, '-m', 'lra_spt', 'prepare', 'stripes', f'--data_dir={data}', '--examples=40']
     subprocess.run(command, check=True, env=os.environ | {'PYTHONPATH': str(ROOT)})
   for _ in range(2):  # the second one has compiled programs
     shutil.rmtree(folder / 'undisturbed', ignore_errors=True)

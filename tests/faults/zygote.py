@@ -32,6 +32,16 @@ NEEDED = (  # what commands import, lazily
 )  # fmt: skip
 
 
+def compiled_in(folder: pathlib.Path) -> dict[str, str]:
+  """Environment variables of processes that compute on CPUs and share their compiled programs in `folder`."""
+  return {
+    'JAX_PLATFORMS': 'cpu',
+    'JAX_COMPILATION_CACHE_DIR': str(folder / 'compiled'),
+    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+    'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '0',
+  }
+
+
 class Outcome(NamedTuple):
   """How a process ended: its status (negative: the signal), what it printed, and what was seen of it."""
 

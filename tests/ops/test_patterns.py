@@ -24,29 +24,10 @@ INTERVALS = st.one_of(
 )
 
 
-def sees(pattern, q, k):
-  """True if q sees k, by the paper's definitions."""
-  if isinstance(pattern, Full):
-    return True
-  if isinstance(pattern, Causal):
-    return k <= q
-  if isinstance(pattern, Window):
-    return -pattern.left <= k - q <= pattern.right
-  if isinstance(pattern, BlockTable):
-    i, j = q // pattern.block, k // pattern.block
-    return i < len(pattern.table) and j in pattern.table[i] and (k <= q or not pattern.causal)
-  distance = k // pattern.block - q // pattern.block
-  return -pattern.back <= distance <= pattern.forward and (k <= q or not pattern.causal)
-
-
-def pairs(pattern, queries, keys):
-  return np.array([[sees(pattern, q, k) for k in range(keys)] for q in range(queries)])
-
-
 @settings(deadline=None, max_examples=30)
 @given(INTERVALS, st.integers(1, 40), st.integers(1, 40), st.data())
-def test_intervals(pattern, queries, keys, data):
-  seen = pairs(pattern, queries, keys)
+def test_intervals(attention_visibility, pattern, queries, keys, data):
+  seen = attention_visibility(pattern, queries, keys)
   np.testing.assert_array_equal(dense_mask(pattern, queries, keys), seen)
   assert visible_pairs(pattern, queries, keys) == seen.sum()
   q0 = data.draw(st.integers(0, queries - 1))
@@ -62,7 +43,7 @@ def test_intervals(pattern, queries, keys, data):
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 5), st.booleans(), st.data())
-def test_block_tables(block, query_blocks, key_blocks, causal, data):
+def test_block_tables(attention_visibility, block, query_blocks, key_blocks, causal, data):
   mask = np.array(
     data.draw(st.lists(st.booleans(), min_size=query_blocks * key_blocks, max_size=query_blocks * key_blocks))
   ).reshape(query_blocks, key_blocks)
@@ -70,7 +51,7 @@ def test_block_tables(block, query_blocks, key_blocks, causal, data):
   assert hash(pattern) == hash(BlockTable(block, pattern.table, causal))
   np.testing.assert_array_equal(pattern.mask(key_blocks), mask)
   queries, keys = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
-  seen = pairs(pattern, queries, keys)
+  seen = attention_visibility(pattern, queries, keys)
   np.testing.assert_array_equal(dense_mask(pattern, queries, keys), seen)
   q, k = np.meshgrid(np.arange(queries), np.arange(keys), indexing='ij')
   np.testing.assert_array_equal(pattern.visible(q, k), seen)
