@@ -10,6 +10,7 @@ import math
 import os
 import re
 import sys
+import threading
 import time
 
 import jax
@@ -205,9 +206,27 @@ def _training_split(built: Built) -> examples_lib.Examples | None:
   return None
 
 
-def _say_on_terminal(text: str) -> None:
+@contextlib.contextmanager
+def _progress(text: str, expected: float | None):
+  """Shows the elapsed time on a terminal, and the time left of `expected` seconds."""
+  stop, start = threading.Event(), time.monotonic()
+
+  def tick():
+    while not stop.wait(1):
+      spent = time.monotonic() - start
+      left = f', about {expected - spent:.0f} s left' if expected and expected > spent else ''
+      print(f'\r{text}: {spent:.0f} s{left}\x1b[K', end='', file=sys.stderr, flush=True)
+
+  ticker = threading.Thread(target=tick, daemon=True)
   if sys.stderr.isatty():
-    print(text, file=sys.stderr)
+    ticker.start()
+  try:
+    yield
+  finally:
+    stop.set()
+    if ticker.is_alive():
+      ticker.join()
+      print('\r\x1b[K', end='', file=sys.stderr, flush=True)
 
 
 def _cpu_devices(name: str):
@@ -237,12 +256,12 @@ def compile_stage(run: RunSpec, stage: str, name: str, smallest: bool, announce=
   built = build(run, stage)
   devices = asked.devices() if asked else _cpu_devices(name)
   axes = dataclasses.asdict(built.runtime.mesh)
-  _say_on_terminal(f'compiling {stage} for {name}')
-  compiled = compile_step(built, stage, devices, axes, asked and asked.chip.hbm)
-  if compiled.cost and built.runtime.members == 1:
-    mesh = sharding.make_mesh(**axes, devices=devices)
-    with jax.set_mesh(mesh):
-      compiled = dataclasses.replace(compiled, least=least_traffic(built, mesh))
+  with _progress(f'compiling {stage} for {name}', None):
+    compiled = compile_step(built, stage, devices, axes, asked and asked.chip.hbm)
+    if compiled.cost and built.runtime.members == 1:
+      mesh = sharding.make_mesh(**axes, devices=devices)
+      with jax.set_mesh(mesh):
+        compiled = dataclasses.replace(compiled, least=least_traffic(built, mesh))
   result = report(run, stage, built, name, compiled, asked and asked.chip)
   announce(table(result))
   if asked and smallest:
@@ -257,9 +276,9 @@ def _smallest(built, stage, asked, compiled):
 
   def measure(candidate, open_slices):
     text = f'compiling {stage} for {candidate.name} (one of at most {open_slices} slices to try)'
-    _say_on_terminal(f'{text}, about {compiled.seconds:.0f} s')
-    mesh_shape = dataclasses.asdict(built.runtime.mesh) | {'data': -1}
-    return compile_step(built, stage, candidate.devices(), mesh_shape, asked.chip.hbm).memory
+    with _progress(text, compiled.seconds):
+      mesh_shape = dataclasses.asdict(built.runtime.mesh) | {'data': -1}
+      return compile_step(built, stage, candidate.devices(), mesh_shape, asked.chip.hbm).memory
 
   smallest = smallest_fitting(_candidates(built, asked), known, measure)
   tried = sorted(known, key=lambda s: s.size)
