@@ -424,7 +424,7 @@ def test_what_runs_say_of_themselves_stands_beside_their_study(study):
   result['metrics']['test']['accuracy'] = 0.99
   path.write_text(json.dumps(result))
   table = read()
-  page, shown = report.write(table).read_text(), text_of(table)
+  page, shown = report.write(table).read_text(), ' '.join(text_of(table).split())  # lines may break
   for sentence in (
     'S4, Image: Chosen by <test> examples.',
     'S4, Image: The data could not be verified to be the official files: files x.tgz.',

@@ -10,6 +10,7 @@ from lra_spt.data.tasks import Tokens
 from lra_spt.report.datasets import tables
 from lra_spt.report.datasets.contents import is_image
 from lra_spt.report.pages import colours, document, figures
+from lra_spt.report.pages.charts import envelope
 
 # Colours of the channels of a curve, and of the splits.
 _CHANNELS = (colours.BLUE, colours.GREEN, colours.ORANGE)
@@ -106,7 +107,7 @@ def _curves(x_LC, name):
     figure, panels = figures.chart(3.6, 0.6 + 0.75 * channels, channels)
     for channel, axes in enumerate(panels):
       colour = figures.line_colour(_CHANNELS[channel % len(_CHANNELS)])
-      axes.plot(*figures.envelope(np.arange(len(x_LC)), x_LC[:, channel]), color=colour, linewidth=0.7)
+      axes.plot(*envelope(np.arange(len(x_LC)), x_LC[:, channel]), color=colour, linewidth=0.7)
       axes.set_xlim(0, len(x_LC))
       axes.locator_params(axis='y', nbins=3)
       axes.locator_params(axis='x', nbins=4)

@@ -116,12 +116,11 @@ def scatter(points, xlabel, ylabel, *, percent=True) -> str | None:
 
 def _arrays(line, percent):
   curves = ((np.asarray(x, float), np.asarray(y, float) * (100 if percent else 1)) for x, y in line.curves)
-  return tuple(map(_thinned, curves))
+  return tuple(envelope(*curve) for curve in curves)
 
 
-def _thinned(curve):
+def envelope(x, y):
   """At most two points per MOST_POINTS-th of the curve, its smallest and largest y: no peak is lost."""
-  x, y = curve
   if len(x) <= 2 * MOST_POINTS:
     return x, y
   keep = set()

@@ -5,13 +5,11 @@ import io
 import re
 
 import matplotlib
-import numpy as np
 from matplotlib.figure import Figure
 
 # Matplotlib needs colours; these stand for the page's own and are replaced in the SVG.
 INK, FAINT, GRID = '#010101', '#020202', '#030303'
 _STAND_IN = {INK: 'var(--ink)', FAINT: 'var(--faint)', GRID: 'var(--rule)'}
-MOST_POINTS = 300
 
 
 def line_colour(number: int) -> str:
@@ -73,14 +71,3 @@ def svg(figure: Figure) -> str:
   for stand_in, variable in _STAND_IN.items():
     text = text.replace(stand_in, variable)
   return re.sub(r'#0404([0-9a-f]{2})', lambda match: f'var(--line-{int(match[1], 16)})', text)
-
-
-def envelope(x, y):
-  """At most two points per MOST_POINTS-th of the curve, its smallest and largest y: no peak is lost."""
-  if len(x) <= 2 * MOST_POINTS:
-    return x, y
-  keep = set()
-  for part in np.array_split(np.arange(len(x)), MOST_POINTS):
-    keep |= {part[np.argmin(y[part])], part[np.argmax(y[part])]}
-  keep = np.array(sorted(keep))
-  return x[keep], y[keep]

@@ -6,6 +6,7 @@ import matplotlib
 import numpy as np
 
 from lra_spt.report.pages import colours, figures
+from lra_spt.report.pages.charts import envelope
 from lra_spt.report.runs.run import STAGE_NAMES
 
 INITIAL_DASH = (0, (5.0, 2.0))  # of the initial kernel beside the learned one
@@ -44,7 +45,7 @@ def _draw_kernels(axes, kernels, layer, learned):
     (f'after {STAGE_NAMES[kernels.stage]}', 'solid', learned),
   )
   for (name, line, colour), curves in zip(looks, both, strict=True):
-    x, y = figures.envelope(np.arange(kernels.lags), curves[kernels.shown.index(layer)])
+    x, y = envelope(np.arange(kernels.lags), curves[kernels.shown.index(layer)])
     axes.plot(x, y, color=colour, linewidth=1.2, linestyle=line, label=name)
   positive = both[np.isfinite(both) & (both > 0)]
   if positive.size:  # all layers share the scale; what lies five decades below the largest value is cut off
