@@ -172,8 +172,8 @@ def test_styles_belong_to_arms():
 def test_curves_keep_their_peaks_and_scales():
   x = np.arange(5000.0)
   y = np.where(x == 3210, 9.0, 1.0)
-  assert max(charts._thinned((x, y))[1]) == 9
-  assert len(charts._thinned((x, y))[0]) <= 2 * charts.MOST_POINTS
+  assert max(charts.envelope(x, y)[1]) == 9
+  assert len(charts.envelope(x, y)[0]) <= 2 * charts.MOST_POINTS
   axis = charts.axis([0.3, 0.98], 0, 100, bounds=(0.0, 1.0))
   assert axis.high == 1.0
   assert axis.ticks() == pytest.approx([0.4, 0.6, 0.8, 1.0])

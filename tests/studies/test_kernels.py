@@ -18,7 +18,7 @@ from lra_spt.data.tasks import get_task
 from lra_spt.distributed import sharding
 from lra_spt.errors import CheckpointError, DamagedFile
 from lra_spt.models import register_mixer
-from lra_spt.report.pages import figures, plots, sections
+from lra_spt.report.pages import charts, figures, plots, sections
 from lra_spt.report.pages.styles import Style
 from lra_spt.report.runs import run_folder
 from lra_spt.report.runs.run import Kernels, read_kernels
@@ -336,11 +336,11 @@ def test_damaged_file_is_named(tmp_path, change):
 def test_thinning_keeps_every_peak():
   y = np.full(16384, 1e-4)
   y[::128] = np.random.default_rng(0).random(128) + 0.1
-  x, thinned = figures.envelope(np.arange(16384), y)
-  assert len(x) <= 2 * figures.MOST_POINTS
+  x, thinned = charts.envelope(np.arange(16384), y)
+  assert len(x) <= 2 * charts.MOST_POINTS
   assert (np.diff(x) > 0).all()
   np.testing.assert_array_equal(thinned, y[x])
-  parts = np.array_split(np.arange(16384), figures.MOST_POINTS)
+  parts = np.array_split(np.arange(16384), charts.MOST_POINTS)
   assert {max(part, key=lambda i: y[i]) for part in parts} <= {*x}
 
 
