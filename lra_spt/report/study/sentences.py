@@ -98,7 +98,7 @@ def _changes(what, changes):
   if not best.interval.excludes_zero:
     return [f'No {what} changes significantly, of {len(changes)} ({HOLM}).']
   return [
-    f'Of {len(changes)} changes of a {what}, {counts[0]} are {first} and {counts[1]} {second} ({HOLM}); the '
+    f'Changes of a {what}: {counts[0]} {first} and {counts[1]} {second} of {len(changes)} ({HOLM}); the '
     f'clearest: {here}, {way} {there} by {size(best.score, abs(best.interval.estimate))} '
     f'({" to ".join(size(best.score, limit) for limit in limits)}).'
   ]
@@ -121,7 +121,7 @@ def _differences(differences):
     return []
   best, count = max(differences, key=clearest), sum(one.significant for one in differences)
   return [
-    f'Of {len(differences)} differences between models that were trained alike, {count} are significant '
+    f'Significant differences between models that were trained alike: {count} of {len(differences)} '
     f'({HOLM}); the clearest: {best.names[0]} over {best.names[1]} on {best.place}, {_effect(best)}.'
   ]
 
