@@ -284,7 +284,7 @@ def test_an_edited_task_is_another_one(tiny_config, tiny_data, tmp_path, monkeyp
   config.seed = 1
   _, said = run('b', stages=tmp_path / 'stages')
   assert not [line for line in said if 'already done' in line]
-  assert in_what_they_differ([settings(run) for run in collect(tmp_path)]) == ['code.task']
+  assert in_what_they_differ([settings(run.result) for run in collect(tmp_path)]) == ['code.task']
 
 
 def test_a_task_of_the_package_has_no_digest(tiny_config):

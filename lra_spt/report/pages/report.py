@@ -141,16 +141,12 @@ def _details(table, cell):
         'seconds': duration(run.total('seconds')),
         'date': run.result.get('date') or 'not known',
         'commit': (run.result.get('commit') or 'not known')[:12],
-        'path': _shown_path(run.path, table.workdir),
+        'path': run.path.relative_to(table.workdir),
       }
       for run in cell.runs
     ],
     'open': [(run, _tail(run.path / run_folder.LOG)) for run in cell.open],
   }
-
-
-def _shown_path(path, workdir):
-  return str(path.relative_to(workdir)) if path.is_relative_to(workdir) else str(path)
 
 
 def _tail(log):

@@ -223,20 +223,15 @@ class FinishedRun:
     return None if per_step is None or steps is None else per_step * steps
 
 
-def settings(run) -> dict:
+def settings(result) -> dict:
   """The values of a run's config that seeds of one arm share, with precision and digests of user code.
 
   Args:
-    run: a FinishedRun.
+    result: the content of result.json or config.json.
 
   Returns:
     {dotted key: value}, of pretraining only where there is any; {} without a config.
   """
-  return settings_of(run.result)
-
-
-def settings_of(result) -> dict:
-  """The same as `settings`, from the content of result.json or config.json."""
   config = result.get('config') if 'metrics' in result else result
   if not isinstance(config, dict):
     return {}

@@ -8,7 +8,7 @@ from lra_spt.report.published import TASK_NAMES
 from lra_spt.report.runs import run as runs_lib
 from lra_spt.report.runs import run_folder, unfinished
 from lra_spt.report.runs.arm_key import ArmKey, key_of, model_name
-from lra_spt.report.runs.run import FinishedRun, in_what_they_differ, settings_of
+from lra_spt.report.runs.run import FinishedRun, in_what_they_differ, settings
 from lra_spt.report.study import table
 from lra_spt.report.study.arms import arm_of
 from lra_spt.report.study.record import is_study
@@ -64,20 +64,14 @@ def read_any(workdir, *, may_be_empty: bool = False) -> table.ResultTable:
 
 def _finished(folder):
   run = runs_lib.read_whole(folder)
-  yield _Placed(run.key, run.arm, run.seed, folder, runs_lib.settings(run), run)
+  yield _Placed(run.key, run.arm, run.seed, folder, settings(run.result), run)
 
 
 def _begun(folder):
   config = unfinished.read(folder)
   if config is not None:
     key = key_of(config)
-    yield _Placed(key, key.name, config['seed'], folder, settings_of(config))
-
-
-def of_runs(runs, workdir) -> table.ResultTable:
-  """The ResultTable of finished runs below a folder."""
-  placed = (_Placed(run.key, run.arm, run.seed, run.path, runs_lib.settings(run), run) for run in runs)
-  return _table([*placed], files.place(workdir))
+    yield _Placed(key, key.name, config['seed'], folder, settings(config))
 
 
 def _table(placed, workdir, damaged=()):

@@ -84,7 +84,7 @@ def _mixed(runs):
   """Sentences on runs of one cell that are no seeds of one way of training."""
   if len({fingerprints(run) for run in runs}) > 1:
     yield 'These runs used several versions of the set, so their mean belongs to none of them.'
-  if keys := in_what_they_differ([settings(run) for run in runs]):
+  if keys := in_what_they_differ([settings(run.result) for run in runs]):
     yield f'These runs differ in {", ".join(keys)}, so their mean belongs to none of these settings.'
 
 
