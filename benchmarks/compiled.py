@@ -193,9 +193,10 @@ def run_tpu_traffic(arguments):
   """Counts the bytes that a training step moves to and from a TPU's memory, beside the least possible.
 
   Compiles the finetuning step of Image and PathX with the values of their configs. The least is to read and
-  write the state once, to read the batch, and to write and read once what the backward pass needs
-  (`lra_spt.runs.aot.least`). Recurrences compile as a tree of logarithmic depth, the default, and as the
-  Pallas kernel; layers as a loop, the default, and one after the other (runtime.scan_layers=never).
+  write the state once, to read the batch, and to write and read once what the backward pass needs (see
+  `least_traffic` of `lra_spt.runs.aot.compile`). Recurrences compile as a tree of logarithmic depth, the
+  default, and as the Pallas kernel; layers as a loop, the default, and one after the other
+  (runtime.scan_layers=never).
   """
   parser = harness.parser(run_tpu_traffic, 'tpu_traffic.json')
   harness.add_names(parser, '--cases', TRAFFIC)

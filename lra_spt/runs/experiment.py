@@ -76,9 +76,10 @@ def run_together(runs: list[ActiveRun], *, stages=None, arm: str | None = None, 
       if waiting:
         say(planned.parameter_table)
         prepare_stages(waiting, planned, store, say)
-        stage_report.warn_of_memory(waiting, planned.mesh, say)
       if 'pretrain' in planned.stages:
-        train_stage('pretrain', [each for each in waiting if each.taken is None], planned, say)
+        pretraining = [each for each in waiting if each.taken is None]
+        stage_report.warn_of_memory(planned.stages['finetune'], planned.mesh, len(pretraining), say)
+        train_stage('pretrain', pretraining, planned, say)
         for each in waiting:
           each.start_from_pretrained(planned.mesh)
       train_stage('finetune', waiting, planned, say)

@@ -187,8 +187,8 @@ class Built:
       )
 
   def kept_for_gradient(self, mesh, members: int = 1) -> int:
-    """Returns the bytes that a device stores for the gradient of one part of a step, as jax traces it. XLA
-    may need less of them, and needs more for other things."""
+    """Returns the bytes that a device stores for the gradient of one microbatch of a step, without parameters
+    and batch, as jax traces it. XLA may need less of them, and needs more for other things."""
     program, rows = self.typical_program, self.spec.batch_size // self.runtime.microbatches
     batch = {
       name: jax.ShapeDtypeStruct(part.shape[1:], part.dtype)
@@ -197,11 +197,12 @@ class Built:
     keys_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
 
     def kept(params, stats, batch, keys_B):
-      return jax.vjp(lambda params: summed_loss(program, stats, batch, keys_B)(params)[0], params)[1]
+      return jax.vjp(summed_loss(program, stats, batch, keys_B), params, has_aux=True)[1]
 
     with jax.set_mesh(mesh):
-      leaves = jax.tree.leaves(jax.eval_shape(kept, self.model.params, self.model.stats, batch, keys_B))
-    return members * sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) // mesh.size
+      jaxpr = jax.make_jaxpr(kept)(self.model.params, self.model.stats, batch, keys_B).jaxpr
+    arrays = {v for v in jaxpr.outvars if not hasattr(v, 'val')} - {*jaxpr.invars}  # literals take no memory
+    return members * sum(v.aval.size * v.aval.dtype.itemsize for v in arrays) // mesh.size
 
   def layer_calls(self, mesh) -> tuple[selection.Call, ...]:
     """Returns the calls of a forward pass that several implementations may run; raises the ConfigError of a

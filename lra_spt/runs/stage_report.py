@@ -35,26 +35,18 @@ def announce(stage: StageLoop, say) -> dict[str, str]:
   return kernels
 
 
-def warn_of_memory(runs, mesh, say) -> None:
-  """Says that finetuning may not fit on the devices, before pretraining takes its time; never on CPUs."""
-  pretraining = [each for each in runs if 'pretrain' in each.stages and each.taken is None]
-  if pretraining and (
-    sentence := remark_on_memory(pretraining[0].stages['finetune'], mesh, len(pretraining))
-  ):
-    say(sentence)
-
-
-def remark_on_memory(built: Built, mesh, members: int) -> str | None:
-  """Returns a sentence if a step of a stage may not fit on the devices, else None; always None on CPUs."""
-  if sharding.platform() == 'cpu':
-    return None
+def warn_of_memory(built: Built, mesh, members: int, say) -> None:
+  """Says that a step of finetuning may not fit on the devices, before pretraining takes its time; never on
+  CPUs."""
+  if not members or sharding.platform() == 'cpu':
+    return
   kept, there = built.kept_for_gradient(mesh, members), sharding.device_memory(mesh)
   if kept <= there:
-    return None
+    return
   whole, rows = kept * built.runtime.microbatches, built.spec.batch_size // sharding.row_shards(mesh)
   fitting = (parts for parts in range(2, rows + 1) if not rows % parts and whole / parts <= there / 2)
   parts = next(fitting, None)
-  return (
+  say(
     f'{built.name}: a step keeps about {kept / 2**30:,.0f} GiB on each device for its gradient (less what '
     f'XLA saves), but there are {there / 2**30:,.0f}: if it does not fit, continue with '
     + (f'--config.runtime.microbatches={parts}' if parts else 'more devices')

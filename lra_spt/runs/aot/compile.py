@@ -21,7 +21,6 @@ from lra_spt.errors import ConfigError
 from lra_spt.models import execution
 from lra_spt.runs.aot import topologies
 from lra_spt.runs.aot.cost_report import roofline, smallest_table, table
-from lra_spt.runs.aot.least import least_traffic
 from lra_spt.runs.aot.program_cost import ProgramCost, read_program
 from lra_spt.runs.build import RunSpec, build
 from lra_spt.runs.stage import Built
@@ -101,6 +100,25 @@ def compile_step(
   return Compiled(
     dict(mesh.shape), Memory(sum(parts.values()), parts), seconds, cost, xla_flops=flops, **common
   )
+
+
+def least_traffic(built: Built, mesh) -> dict[str, int]:
+  """The bytes that a step moves to and from the memory of each device, if no array stays on the chip.
+
+  In small steps the compiler may leave arrays on the chip, or recompute them, and then moves less.
+
+  Returns:
+    state: read once and written once (parameters, statistics, optimizer);
+    batch: read once;
+    kept: arrays that the forward pass saves for the backward pass, written once and read once.
+  """
+  state, batch, *_ = built.abstract_step(mesh)
+  sizes = {
+    name: sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(part))
+    for name, part in (('state', state), ('batch', batch))
+  }
+  kept = built.runtime.microbatches * built.kept_for_gradient(mesh)
+  return {'state': 2 * sizes['state'], 'batch': sizes['batch'], 'kept': 2 * kept}
 
 
 def _set_bytes(built: Built, mesh, hbm: int | None) -> int | None:

@@ -6,7 +6,7 @@ import pytest
 
 from lra_spt.config import loading
 from lra_spt.distributed import sharding
-from lra_spt.runs.aot.least import least_traffic
+from lra_spt.runs.aot.compile import least_traffic
 from lra_spt.runs.build import build, resolve
 
 OVERRIDES = {'model.mixer.heads': 2, 'runtime.remat': 'blocks'}
