@@ -65,7 +65,6 @@ def test_it_trains_and_the_report_reads_it(undisturbed):
   assert run.result['stages']['pretrain']['steps'] == run.result['stages']['finetune']['steps'] == 8
   assert run.result['stages']['pretrain']['metrics'].keys() == {'loss', 'mae', 'r2'}
   assert run.result['config']['pretrain']['reach'] == 8
-  assert [run.regime for run in runs.collect(undisturbed.parent)] == ['unshuffle']
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from lra_spt.cli import main as cli
 from lra_spt.errors import DamagedFile
 from lra_spt.report.pages import report
 from lra_spt.report.runs.arm_key import key_of
-from lra_spt.report.runs.run import collect
+from lra_spt.report.runs.run import finished, read_run
 from lra_spt.report.study import notes
 from lra_spt.report.study.any_folder import read_any
 from lra_spt.report.study.arms import constant_score, duration, scaled, score_text
@@ -183,10 +183,8 @@ def test_what_a_study_searched_with_is_in_no_report(write_run, tmp_path):
   for place in ('runs/a', 'search/a/round1'):
     write_run(f'study/{place}', config={'place': place})
   (tmp_path / 'runs' / 'study' / 'study.json').write_text('{}')
-  (run,) = collect(tmp_path)
-  assert run.path.name == 'a'
-  (searched,) = collect(tmp_path / 'runs' / 'study' / 'search')
-  assert searched.path.name == 'round1'
+  assert [folder.name for folder in finished(tmp_path)] == ['a']
+  assert [folder.name for folder in finished(tmp_path / 'runs' / 'study' / 'search')] == ['round1']
   about = {'task': 'toy', 'model': {'name': 's4'}, 'regime': 'scratch', 'seed': 1, 'protocol': 'clean'}
   for place in ('runs/b', 'search/b'):  # begun only
     (tmp_path / 'runs' / 'study' / place).mkdir()
@@ -239,9 +237,9 @@ def test_runs_without_a_result_are_shown(write_run, tmp_path, capsys):
   ],
 )
 def test_results_that_cannot_be_read_are_named(write_run, tmp_path, facts):
-  write_run('a', facts=facts)
+  folder = write_run('a', facts=facts)
   with pytest.raises(DamagedFile, match=r'result\.json is not the result of a run'):
-    collect(tmp_path)
+    read_run(folder)
   with pytest.raises(DamagedFile, match=r'result\.json is not the result of a run'):
     read_any(tmp_path)
 
@@ -267,16 +265,17 @@ def test_pickled_predictions_are_refused(write_run, tmp_path):
   folder = write_run('a')
   np.savez(folder / 'predictions.npz', index=np.array([{}], object), label=[0], prediction=[0])
   with pytest.raises(DamagedFile, match=r'predictions\.npz'):
-    _ = collect(tmp_path)[0].predictions
+    _ = read_run(folder).predictions
 
 
 def test_half_lines_and_repeated_steps_of_a_resumed_run(write_run, tmp_path):
-  path = write_run('a') / 'finetune-0a1b2c3d' / 'metrics.jsonl'
-  before = collect(tmp_path)[0].curves['finetune']['validation']['accuracy']
+  folder = write_run('a')
+  path = folder / 'finetune-0a1b2c3d' / 'metrics.jsonl'
+  before = read_run(folder).curves['finetune']['validation']['accuracy']
   with path.open('a') as file:
     file.write('{"step": 400, "split": "validat{"step": 20}\n')
     file.write('{"step": 400, "split": "validation", "accuracy": 0.75, "loss": NaN}\n{"step": 42')
-  steps, values = collect(tmp_path)[0].curves['finetune']['validation']['accuracy']
+  steps, values = read_run(folder).curves['finetune']['validation']['accuracy']
   np.testing.assert_array_equal(steps, before[0])
   np.testing.assert_array_equal(values, [*before[1][:-1], 0.75])
 
@@ -433,7 +432,7 @@ def test_numbers_in_words(write_run, tmp_path):
   times = [duration(s) for s in (None, 0.5, 59, 61, 3700)]
   assert times == ['\u2013', '0.5 s', '59 s', '1 min 01 s', '1 h 01 min']
   assert [scaled(n) for n in (None, 0, 950, 1.5e6, 2e18)] == ['\u2013', '0', '950', '1.5 M', '2 E']
-  write_run(
+  folder = write_run(
     'a', predictions=False, facts={'metrics': {'test': {'accuracy': 0.5, 'examples': 8, 'majority': 0.25}}}
   )
-  assert score_text(collect(tmp_path)[0]) == 'test accuracy 50.0 % (always the most frequent class: 25.0 %)'
+  assert score_text(read_run(folder)) == 'test accuracy 50.0 % (always the most frequent class: 25.0 %)'

@@ -20,7 +20,7 @@ from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError, UserError
 from lra_spt.ops import selection
 from lra_spt.report.runs import run_folder
-from lra_spt.report.runs.run import collect, in_what_they_differ, settings
+from lra_spt.report.runs.run import in_what_they_differ, settings
 from lra_spt.runs import experiment, stage_report
 from lra_spt.runs.active_run import ActiveRun
 from lra_spt.runs.build import build, resolve
@@ -282,9 +282,9 @@ def test_an_edited_task_is_another_one(tiny_config, tiny_data, tmp_path, monkeyp
   with pytest.raises(ConfigError, match=r"different config than the study has now; .*\ncode.task: 'fields:"):
     runner.check(tmp_path, [job])
   config.seed = 1
-  _, said = run('b', stages=tmp_path / 'stages')
+  other, said = run('b', stages=tmp_path / 'stages')
   assert not [line for line in said if 'already done' in line]
-  assert in_what_they_differ([settings(run.result) for run in collect(tmp_path)]) == ['code.task']
+  assert in_what_they_differ([settings(result), settings(other)]) == ['code.task']
 
 
 def test_a_task_of_the_package_has_no_digest(tiny_config):

@@ -284,16 +284,6 @@ def read_whole(folder):
   return run
 
 
-def collect(workdir):
-  """All finished runs in or below a folder, by question, arm and seed.
-
-  Raises:
-    DamagedFile: naming a result.json that is damaged. MissingFile: there is no such folder.
-  """
-  runs = [read_run(folder) for folder in finished(workdir)]
-  return sorted(runs, key=lambda run: (run.task, run.model, run.protocol, run.key.order, run.arm, run.seed))
-
-
 def finished(workdir):
   """The folders of finished runs in or below a folder, without those with which a study below it searched
   hyperparameters; MissingFile when there is no such folder."""
