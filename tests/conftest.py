@@ -4,8 +4,6 @@ They are environment variables, so that processes started by tests have them too
 imported.
 """
 
-import ast
-import dataclasses
 import fcntl
 import gc
 import importlib.metadata
@@ -153,19 +151,6 @@ def shared_folder():
   return path
 
 
-@dataclasses.dataclass(frozen=True)
-class Import:
-  """One import in a source file: `module` is absolute; `lazy` means inside a function."""
-
-  importer: str
-  module: str
-  lazy: bool
-  line: int
-
-  def __str__(self):
-    return f'{self.importer}:{self.line} imports {self.module}{" (lazily)" if self.lazy else ""}'
-
-
 PACKAGES = ('lra_spt', 'data_prep', 'configs', 'benchmarks')
 
 
@@ -173,42 +158,8 @@ PACKAGES = ('lra_spt', 'data_prep', 'configs', 'benchmarks')
 def source_modules():
   """{module: file} of every module in our packages."""
   files = (path for package in PACKAGES for path in sorted((ROOT / package).rglob('*.py')))
-  return {'.'.join(_parts(path)).removesuffix('.__init__'): path for path in files}
-
-
-@pytest.fixture(scope='session')
-def source_imports(source_modules):
-  """Every import in our packages, read from the sources without running them. Imports for type checkers,
-  which never run, are left out."""
-  return [each for importer, path in source_modules.items() for each in _imports_of(importer, path)]
-
-
-def _parts(path):
-  return path.relative_to(ROOT).with_suffix('').parts
-
-
-def _imports_of(importer, path):
-  package = list(_parts(path)[:-1])
-
-  def walk(node, lazy):
-    for child in ast.iter_child_nodes(node):
-      if isinstance(child, ast.If) and 'TYPE_CHECKING' in ast.unparse(child.test):
-        continue  # never run
-      for module in modules_of(child):
-        yield Import(importer, module, lazy, child.lineno)
-      yield from walk(child, lazy or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)))
-
-  def modules_of(node):
-    if isinstance(node, ast.Import):
-      return [alias.name for alias in node.names]
-    if not isinstance(node, ast.ImportFrom):
-      return []
-    # `from lra_spt import config` imports the package lra_spt.config; `from m import name` counts as m.name.
-    base = package[: len(package) + 1 - node.level] if node.level else []
-    base += node.module.split('.') if node.module else []
-    return ['.'.join([*base, alias.name]) for alias in node.names]
-
-  return walk(ast.parse(path.read_text(), str(path)), lazy=False)
+  names = (('.'.join(path.relative_to(ROOT).with_suffix('').parts), path) for path in files)
+  return {name.removesuffix('.__init__'): path for name, path in names}
 
 
 TINY = str(ROOT / 'tests' / 'tiny_config.py')

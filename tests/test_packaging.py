@@ -1,5 +1,6 @@
 """Requirements and shipped files agree with imports, and the commands of the README exist."""
 
+import ast
 import importlib.metadata
 import os
 import platform
@@ -20,7 +21,7 @@ STACK = {
   'ml_collections': 'ml_collections',
   'clu': 'clu',
 }
-# Extras and their package, which is imported only inside of functions.
+# Extras and their package, which is imported only inside of functions (test_imports.py).
 EXTRAS = {'beam': 'apache_beam', 'wandb': 'wandb', 'mlflow': 'mlflow'}
 OTHER_IMPORT_NAMES = {'absl-py': 'absl', 'pillow': 'PIL', 'protobuf': 'google'}
 USED_BY_THE_STACK = {'array_record'}  # tensorflow_datasets imports it only for sets of that format
@@ -37,9 +38,19 @@ def declared(repository):
 
 
 @pytest.fixture(scope='module')
-def imported(source_imports):
-  """Top-level names of all packages that the shipped code imports; benchmarks are not shipped."""
-  return {i.module.split('.')[0] for i in source_imports if not i.importer.startswith('benchmarks')}
+def imports(source_modules):
+  """Names that the shipped code imports, read from the sources; benchmarks are not shipped."""
+  shipped = (path for name, path in source_modules.items() if not name.startswith('benchmarks'))
+  nodes = [node for path in shipped for node in ast.walk(ast.parse(path.read_text()))]
+  names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+  found = (node for node in nodes if isinstance(node, ast.ImportFrom))
+  return names | {f'{node.module}.{alias.name}' for node in found for alias in node.names}
+
+
+@pytest.fixture(scope='module')
+def imported(imports):
+  """Top-level names of all packages that the shipped code imports."""
+  return {name.split('.')[0] for name in imports}
 
 
 @pytest.mark.parametrize('distribution', STACK)
@@ -55,15 +66,9 @@ def test_every_declared_package_is_used_and_every_used_one_declared(declared, im
   assert imported - names - known == set(), 'imported, but not in requirements.txt'
 
 
-def test_packages_of_extras_are_imported_inside_of_functions(source_imports):
-  imports = [i for i in source_imports if i.module.split('.')[0] in EXTRAS.values()]
-  assert imports
-  assert all(i.lazy for i in imports)
-
-
-def test_upper_bounds_are_where_an_api_is_private_or_young(declared, source_imports):
+def test_upper_bounds_are_where_an_api_is_private_or_young(declared, imports):
   assert all(re.fullmatch(r'>=[\d.]+(,<[\d.]+)?', specifier) for specifier in declared.values()), declared
-  private = {i.module.split('.')[0] for i in source_imports if '._' in i.module}
+  private = {name.split('.')[0] for name in imports if '._' in name}
   bounded = {STACK[name] for name, specifier in declared.items() if '<' in specifier}
   assert bounded == private | YOUNG
 
