@@ -1,7 +1,6 @@
 """Numbers of `lra-spt inspect`, compared with independent ones, and its page."""
 
 import base64
-import html.parser
 import io
 import re
 
@@ -17,10 +16,10 @@ from lra_spt.objectives import normalise
 from lra_spt.report.datasets import inspect, tables
 from lra_spt.report.datasets import page as pictures
 from lra_spt.report.datasets import text as text_lib
+from tests.html_page import Page
 
 HOSTILE = '<script>alert("1")</script>'
 VOCABULARY = ('<mask>', '<pad>', '<unk>', '<eos>', 'good', 'bad', HOSTILE, '\x96', 'never')
-VOID = {'meta', 'img', 'br'}
 
 
 @pytest.fixture
@@ -80,43 +79,19 @@ def texts(write):
   return task, write(task, files, extra={'vocabulary': list(VOCABULARY)})
 
 
-class Page(html.parser.HTMLParser):
-  """Tags with attributes, and the text outside of styles; asserts that every tag is closed."""
-
-  def __init__(self, path):
-    super().__init__()
-    self.tags, self.text, self._open = [], '', []
-    self.feed(path.read_text(encoding='utf-8'))
-    assert self._open == []
-
-  def handle_starttag(self, tag, attributes):
-    self.tags.append((tag, dict(attributes)))
-    if tag not in VOID:
-      self._open.append(tag)
-
-  def handle_endtag(self, tag):
-    assert self._open.pop() == tag
-
-  def handle_data(self, data):
-    self.text += data if 'style' not in self._open else ''
-
-  @property
-  def charts(self):
-    return sum(tag == 'svg' for tag, _ in self.tags)
-
-  def pictures(self):
-    """Images of the page, decoded; asserts that the page holds them itself."""
-    sources = [attributes['src'] for tag, attributes in self.tags if tag == 'img']
-    start = 'data:image/png;base64,'
-    assert all(source.startswith(start) for source in sources)
-    return [Image.open(io.BytesIO(base64.b64decode(source.removeprefix(start)))) for source in sources]
+def pictures_of(page):
+  """Images of the page, decoded; asserts that the page holds them itself."""
+  sources = [value for tag, name, value in page.attributes if (tag, name) == ('img', 'src')]
+  start = 'data:image/png;base64,'
+  assert all(source.startswith(start) for source in sources)
+  return [Image.open(io.BytesIO(base64.b64decode(source.removeprefix(start)))) for source in sources]
 
 
 def page_of(task, data_dir, **settings):
   path = data_dir / 'page.html'
   pictures.write_page(inspect.inspect_set(task, data_dir, **settings), path)
   assert [p.name for p in data_dir.glob('page*')] == ['page.html']
-  return Page(path)
+  return Page(path.read_text(encoding='utf-8'))
 
 
 def says(findings, *parts):
@@ -177,12 +152,12 @@ def test_one_file_for_two_splits_is_not_called_a_copy(write):
 
 def test_hostile_text_is_shown_and_does_nothing(texts):
   page = page_of(*texts)
-  assert HOSTILE in page.text
-  assert 'U+0096' in page.text
-  assert not {'script', 'link', 'iframe'} & {tag for tag, _ in page.tags}
-  assert not any(name.startswith('on') for _, attributes in page.tags for name in attributes)
-  assert page.pictures() == []
-  assert page.charts == 2  # labels and lengths
+  assert HOSTILE in page.words
+  assert 'U+0096' in page.words
+  assert not {'script', 'link', 'iframe'} & {*page.tags}
+  assert not any(name.startswith('on') for _, name, _ in page.attributes)
+  assert pictures_of(page) == []
+  assert page.tags.count('svg') == 2  # labels and lengths
 
 
 def test_values_are_measured(write):
@@ -208,11 +183,13 @@ def test_values_are_measured(write):
   assert says(findings, 'examples hold one value only')
   assert says(findings, 'No test example', 'label 1')
   page = page_of(task, data_dir, examples=3)
-  small = [picture for picture in page.pictures() if picture.size == (4, 4)]
+  small = [picture for picture in pictures_of(page) if picture.size == (4, 4)]
   assert len(small) == 6  # three of each class
   shown = {np.asarray(picture).tobytes() for picture in small}
   assert shown <= {image.tobytes() for image in images[:20]}
-  named = re.findall(r'(\d), example (\d+)', ' '.join(a.get('alt', '') for _, a in page.tags))
+  named = re.findall(
+    r'(\d), example (\d+)', ' '.join(value for _, name, value in page.attributes if name == 'alt')
+  )
   assert len(named) == 6
   assert all(int(index) % 2 == int(label) for label, index in named)
 
@@ -250,7 +227,7 @@ def test_a_channel_that_never_varies_is_named(write):
     '0.000',
     '0.000',
   ]
-  assert 'nan' not in page_of(task, data_dir).text
+  assert 'nan' not in page_of(task, data_dir).words
   stored = examples_lib.open_split(task, 'test', data_dir).gather(np.arange(40))['inputs']
   assert not np.asarray(normalise(findings.task, stored))[..., 1].any()
 
@@ -289,8 +266,8 @@ def test_sound_becomes_curves(write):
   np.testing.assert_allclose(findings.contents['train'].values.std, clips[:6].astype(float).std())
   assert findings.contents['train'].values.least == -32_768
   page = page_of(task, data_dir, examples=3)
-  assert '0 <b>yes' in page.text
-  assert page.charts == 3 + 2
+  assert '0 <b>yes' in page.words
+  assert page.tags.count('svg') == 3 + 2
 
 
 def test_recordings_and_real_labels(write):
@@ -322,7 +299,7 @@ def test_recordings_and_real_labels(write):
   shared = len(paper.groups['train'] & paper.groups['test'])
   assert shared > 3
   assert says(paper, f'{shared} groups', 'in train and in test')
-  assert page_of(task, data_dir, examples=5).charts == 5 + 1 + 2
+  assert page_of(task, data_dir, examples=5).tags.count('svg') == 5 + 1 + 2
 
 
 def test_pairs_share_documents(write):
@@ -345,7 +322,7 @@ def test_pairs_share_documents(write):
   assert copies == {('train', 'validation'): 1}  # the same two, the other way round
   assert findings.contents['train'].lengths.tolist() == [[2, 3], [3, 4]]
   page = page_of(task, data_dir, examples=2)
-  assert [tag for tag, _ in page.tags].count('blockquote') == 4
+  assert page.tags.count('blockquote') == 4
 
 
 def test_a_sample_says_so(texts):
@@ -373,7 +350,7 @@ def test_a_split_without_examples_is_left_out(write):
   findings = inspect.inspect_set(task, data_dir)
   assert list(findings.contents) == ['test']
   assert says(findings, 'train split', 'no examples')
-  assert 'From test' in page_of(task, data_dir).text
+  assert 'From test' in page_of(task, data_dir).words
 
 
 def test_command_line(tmp_path, capsys):
@@ -385,7 +362,7 @@ def test_command_line(tmp_path, capsys):
   assert captured.err == ''  # no progress bar where nobody watches
   assert re.search(r'all +80 +500 +2,000', captured.out)
   assert str(page) in captured.out
-  assert len([p for p in Page(page).pictures() if p.size == (8, 8)]) == 32
+  assert len([p for p in pictures_of(Page(page.read_text(encoding='utf-8'))) if p.size == (8, 8)]) == 32
 
 
 def test_data_sets_find_their_task(shipped_tasks):
