@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from lra_spt.report.statistics import intervals as statistics
 
@@ -87,13 +86,6 @@ def test_two_groups_that_differ_wildly_bound_nothing():
   assert not interval.known
 
 
-def test_mean_interval_is_the_one_sample_t_test():
-  units = np.random.default_rng(4).normal(0.1, 1, 30)
-  interval = statistics.mean_interval(units)
-  expected = stats.ttest_1samp(units, 0).confidence_interval(0.95)
-  assert (interval.low, interval.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
-
-
 def test_windows_of_one_recording_do_not_count_as_many():
   """The same 20 recordings in 1 or 30 windows each, whose errors are all but alike, tell about the same."""
   label_N, prediction_N, group_N = drawn(5, 20)
@@ -125,20 +117,3 @@ def test_coverage(units, size, options, lowest):
     interval = statistics.r2_interval(statistics.r2_units(label_N, prediction_N, group_N))
     held += interval.low <= truth <= interval.high
   assert lowest <= held / 600 <= 0.985
-
-
-def test_coverage_of_the_difference_of_two_runs():
-  """Better by 0.05 in truth, on the same 100 examples; much of the chance is shared."""
-  held = 0
-  for seed in range(600):
-    rng = np.random.default_rng(seed)
-    label_N, shared_N = rng.normal(0, 1, 100), rng.normal(0, 0.4, 100)
-    a_N, b_N = (label_N + shared_N + rng.normal(0, sd, 100) for sd in (math.sqrt(0.09), 0.2))
-    difference = statistics.r2_units(label_N, b_N) - statistics.r2_units(label_N, a_N)
-    interval = statistics.mean_interval(difference)
-    held += interval.low <= 0.05 <= interval.high
-  assert 0.92 <= held / 600 <= 0.98
-
-
-def test_majority():
-  assert statistics.majority(np.array([3, 1, 3, 2, 3], np.int32)) == pytest.approx(0.6)

@@ -5,8 +5,7 @@ A score is the mean of one number per unit: whether a test example was answered 
 are kept apart:
 
 * The test examples, or the groups of those that belong together, are a sample: `wilson` and `grouped_share`
-  (one accuracy), `tango` and `mcnemar` (two runs, same examples), `r2_interval` (one R2), `mean_interval`
-  (the difference of two, or of two accuracies over groups).
+  (one accuracy), `tango` and `mcnemar` (two runs, same examples), `r2_interval` (one R2).
 * The seed (initialisation, order of examples, masks) is a sample too: `pooled` over several seeds.
 """
 
@@ -41,19 +40,17 @@ class ConfidenceInterval:
 
 @dataclasses.dataclass(frozen=True)
 class Paired:
-  """Two runs on the same test examples: counts of who was right, accuracy of b minus that of a, exact p."""
+  """Two runs on the same test examples: how many only one got right, accuracy of b minus a, exact p."""
 
-  both: int
   only_a: int
   only_b: int
-  neither: int
   interval: ConfidenceInterval
   p: float
 
 
-def normal_quantile(level=LEVEL):
-  """Two-sided normal quantile: 1.960 for level 0.95."""
-  return NormalDist().inv_cdf(0.5 + level / 2)
+def normal_quantile():
+  """Two-sided normal quantile: 1.960 for LEVEL 0.95."""
+  return NormalDist().inv_cdf(0.5 + LEVEL / 2)
 
 
 def t_quantile(degrees, level=LEVEL):
@@ -65,14 +62,14 @@ def t_quantile(degrees, level=LEVEL):
   return float(special.stdtrit(degrees, 0.5 + level / 2))
 
 
-def wilson(correct, total, level=LEVEL):
+def wilson(correct, total):
   """Wilson's score interval for one accuracy (Wilson 1927, JASA 22:209): |x/n - p| <= z sqrt(p(1-p)/n).
 
   Args: correct, total: whole numbers, 0 <= correct <= total, total >= 1 (else ValueError).
   """
   if not 0 <= correct <= total or total < 1:
     raise ValueError(f'an accuracy needs 0 <= correct <= total and total >= 1, got {correct} of {total}.')
-  z2 = normal_quantile(level) ** 2
+  z2 = normal_quantile() ** 2
   return _score_interval(correct / total, total, z2, 'Wilson score interval over the test examples')
 
 
@@ -115,17 +112,17 @@ def effective_examples(units_G, examples) -> float:
   return min(max(share * (1 - share) / variance, len(units_G)), examples)
 
 
-def grouped_share(units_G, examples, what='groups', level=LEVEL):
+def grouped_share(units_G, examples, what='groups'):
   """Interval of one accuracy from its `group_units`: Wilson's for `effective_examples`, with Student's t of
   G - 1 degrees of freedom (Korn and Graubard 1998, Survey Methodology 24:193)."""
-  z2 = t_quantile(len(units_G) - 1, level) ** 2
+  z2 = t_quantile(len(units_G) - 1) ** 2
   total = effective_examples(units_G, examples)
   return _score_interval(
     float(np.mean(units_G)), total, z2, f'Wilson score interval over {len(units_G):,} {what}'
   )
 
 
-def tango(only_a, only_b, total, level=LEVEL):
+def tango(only_a, only_b, total):
   """Tango's score interval for a paired difference of accuracies, b minus a (Tango 1998, Stat. Med. 17:891).
 
   The set of differences d with |only_b - only_a - n d| <= z sqrt(n (2 q + d (1 - d))), where q is the largest
@@ -141,7 +138,7 @@ def tango(only_a, only_b, total, level=LEVEL):
       f'paired counts need 0 <= only_a, only_b and only_a + only_b <= total >= 1, got '
       f'{only_a}, {only_b} of {total}.'
     )
-  z = normal_quantile(level)
+  z = normal_quantile()
   estimate = (only_b - only_a) / total
 
   def score(d):  # falls from above z to below -z as d goes from -1 to 1
@@ -180,7 +177,7 @@ def mcnemar(only_a, only_b):
   return min(1.0, 2 * outcomes / 2**total)
 
 
-def paired(correct_a_N, correct_b_N, level=LEVEL):
+def paired(correct_a_N, correct_b_N):
   """Compares two runs on the same test examples, b minus a.
 
   Args: correct_a_N, correct_b_N: bool [N], whether each run answered example i correctly, in the same order.
@@ -192,15 +189,7 @@ def paired(correct_a_N, correct_b_N, level=LEVEL):
       f'a paired comparison needs two lists of the same examples, got shapes {a_N.shape} and {b_N.shape}.'
     )
   only_a, only_b = int(np.sum(a_N & ~b_N)), int(np.sum(b_N & ~a_N))
-  both = int(np.sum(a_N & b_N))
-  return Paired(
-    both,
-    only_a,
-    only_b,
-    a_N.size - both - only_a - only_b,
-    tango(only_a, only_b, a_N.size, level),
-    mcnemar(only_a, only_b),
-  )
+  return Paired(only_a, only_b, tango(only_a, only_b, a_N.size), mcnemar(only_a, only_b))
 
 
 def majority(label_N):
@@ -244,13 +233,14 @@ def r2_units(label_N, prediction_N, group_N=None):
   return r2(label_N, prediction_N) - (count_G.size - 1) * (without_G - without_G.mean())
 
 
-def r2_interval(units_G, what='test examples', level=LEVEL):
+def r2_interval(units_G, what='test examples'):
   """The interval of one R2 from its `r2_units`: Student's t with G - 1 degrees of freedom for log(1 - R2).
 
   It is closer to normal than R2 and keeps the limits below 1. In simulations (tests/report/test_r2.py)
   it holds the truth in 94 % of cases with 30 or more independent units, in 90 to 93 % with 6 to 50 groups
   that differ. The lower limit is -inf where it says nothing."""
-  share, half = 1 - float(np.mean(units_G)), _half_width(units_G, level)
+  share, deviation = 1 - float(np.mean(units_G)), float(np.std(units_G, ddof=1))
+  half = t_quantile(len(units_G) - 1) * deviation / math.sqrt(len(units_G))
   method = f'jackknife over the {len(units_G):,} {what}, t interval for log(1 - R\u00b2)'
   if share <= 0:
     return ConfidenceInterval(1.0, 1.0, 1.0, method)
@@ -280,19 +270,7 @@ def score_interval(share: bool, value, examples, units, grouped: bool, what) -> 
   return grouped_share(units, examples, what) if share else r2_interval(units, what)
 
 
-def mean_interval(units_G, what='test examples', level=LEVEL):
-  """t interval of the mean of independent units, such as the difference of the `r2_units` of two runs."""
-  mean, half = float(np.mean(units_G)), _half_width(units_G, level)
-  return ConfidenceInterval(
-    mean, mean - half, mean + half, f't interval over the {len(units_G):,} paired {what}'
-  )
-
-
-def _half_width(units_G, level):
-  return t_quantile(len(units_G) - 1, level) * float(np.std(units_G, ddof=1)) / math.sqrt(len(units_G))
-
-
-def pooled(values, same_examples, bounds, what='test examples', level=LEVEL):
+def pooled(values, same_examples, bounds, what='test examples'):
   """Mean over S >= 2 seeds with an interval that holds both chances: which seeds and which test examples.
 
   Args:
@@ -326,7 +304,7 @@ def pooled(values, same_examples, bounds, what='test examples', level=LEVEL):
   mean = float(means_S.mean())
   within = sum(float(v.var()) / max(1, v.size - 1) for v in values) / seeds**2
   seed_variance = float(means_S.var(ddof=1)) / seeds
-  half_given = t_quantile(max(1, min(v.size for v in values) - 1), level) * math.sqrt(within)
+  half_given = t_quantile(max(1, min(v.size for v in values) - 1)) * math.sqrt(within)
   if same_examples:
     if len({v.size for v in values}) > 1:
       raise ValueError(f'the same test examples cannot have different counts: {[v.size for v in values]}.')
@@ -342,6 +320,6 @@ def pooled(values, same_examples, bounds, what='test examples', level=LEVEL):
   else:
     variance, degrees = seed_variance, seeds - 1
     method = f't interval over the means of {seeds} seeds, each with its own {what} ({seeds - 1} d.f.)'
-  half = max(half_given, t_quantile(max(1, degrees), level) * math.sqrt(variance))
+  half = max(half_given, t_quantile(max(1, degrees)) * math.sqrt(variance))
   limits = (float(min(max(limit, bounds[0]), bounds[1])) for limit in (mean - half, mean + half))
   return ConfidenceInterval(mean, *limits, method)

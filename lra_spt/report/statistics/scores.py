@@ -9,16 +9,13 @@ DASH = '\u2013'
 @dataclasses.dataclass(frozen=True)
 class Score:
   """key: its name in result.json; name: in a sentence; bounds, gain_bounds: what it and a difference of two
-  can be; constant: what the best constant answer is; difference, rights: headings of columns, of differences
-  and of the examples on which one of two runs is better; tolerance: to which sums in float32 are trusted."""
+  can be; constant: what the best constant answer is; tolerance: to which sums in float32 are trusted."""
 
   key: str
   name: str
   bounds: tuple[float, float]
   gain_bounds: tuple[float, float]
   constant: str
-  difference: str
-  rights: str
   tolerance: float
 
   @property
@@ -60,19 +57,8 @@ class Score:
     return f'{self.signed(interval.estimate)}{unit} ({limits})'
 
 
-ACCURACY = Score(
-  'accuracy',
-  'accuracy',
-  (0.0, 1.0),
-  (-1.0, 1.0),
-  'always the most frequent class',
-  'Points',
-  'Only one right',
-  1e-6,
-)
-R2 = Score(
-  'r2', 'R\u00b2', (-math.inf, 1.0), (-math.inf, math.inf), 'always the mean label', 'R\u00b2', 'Closer', 1e-3
-)
+ACCURACY = Score('accuracy', 'accuracy', (0.0, 1.0), (-1.0, 1.0), 'always the most frequent class', 1e-6)
+R2 = Score('r2', 'R\u00b2', (-math.inf, 1.0), (-math.inf, math.inf), 'always the mean label', 1e-3)
 SCORES = {score.key: score for score in (ACCURACY, R2)}
 
 
