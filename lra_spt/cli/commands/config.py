@@ -1,7 +1,5 @@
 """`lra-spt config`: shows every value of a config and its origin."""
 
-from ml_collections import ConfigDict
-
 from lra_spt.cli import flags
 from lra_spt.config import loading, schema
 
@@ -33,34 +31,20 @@ def table(config, about: bool = False) -> str:
 
   about: add the meaning of each key.
   """
-  origins = config.get('origins', {})
-  sections = {
-    key: value for key, value in config.items() if isinstance(value, ConfigDict) and key != 'origins'
-  }
-  rows = {
-    '': [(key, config[key], origins.get(key, '')) for key in config if key not in (*sections, 'origins')]
-  }
-  for name, section in sections.items():
-    rows[name] = list(_rows(section, origins.get(name, {}), ''))
-  cells = [(key, _text(value)) for part in rows.values() for key, value, _ in part]
-  keys, values = (max(len(cell[column]) for cell in cells) for column in (0, 1))
+  values, origins = loading.flattened(config), loading.flattened(config.get('origins', {}))
   meanings = schema.meanings() if about else {}
+  sections: dict[str, list[tuple]] = {'': []}
+  for key in loading.keys(config):
+    section, name = key.split('.', 1) if '.' in key else ('', key)
+    row = (name, _text(values[key]), origins.get(key, ''), meanings.get(key, ''))
+    sections.setdefault(section, []).append(row)
+  first, second = (max(len(row[column]) for rows in sections.values() for row in rows) for column in (0, 1))
   lines = []
-  for name, part in rows.items():
-    lines += ['', f'[{name}]'] if name else []
-    for key, value, origin in part:
-      meaning = meanings.get(f'{name}.{key}' if name else key, '')
-      lines.append(f'{key:<{keys}}  {_text(value):<{values}}  {origin:<{ORIGIN}}  {meaning}'.rstrip())
+  for section, rows in sections.items():
+    lines += ['', f'[{section}]'] if section else []
+    for name, value, origin, meaning in rows:
+      lines.append(f'{name:<{first}}  {value:<{second}}  {origin:<{ORIGIN}}  {meaning}'.rstrip())
   return '\n'.join(lines)
-
-
-def _rows(section, origins, where):
-  for key, value in section.items():
-    origin = origins.get(key, '') if isinstance(origins, ConfigDict | dict) else ''
-    if isinstance(value, ConfigDict) and len(value):
-      yield from _rows(value, origin, f'{where}{key}.')
-    else:
-      yield f'{where}{key}', value, origin if isinstance(origin, str) else ''
 
 
 def _text(value):
