@@ -34,13 +34,10 @@ class Parser(argparse.ArgumentParser):
 
   def parse_args(self, args):  # the dispatcher passes them, never sys.argv
     """The namespace of `args`; raises a ConfigError if they are wrong."""
-    args, overrides = _split(list(args)) if self.takes_overrides else (list(args), [])
-    namespace = argparse.Namespace()
-    namespace, unknown = self.parse_known_args(args, namespace)
+    args, overrides = _split(args) if self.takes_overrides else (args, [])
+    namespace, unknown = self.parse_known_args(args)
     if unknown:
       self.refuse_unknown(unknown[0])
-    for name in (action.dest for action in self.flags() if isinstance(action, _Once)):
-      namespace.__dict__.pop(f'{name} is given', None)
     if self.takes_overrides:
       namespace.overrides = overrides
     return namespace
@@ -81,14 +78,15 @@ class Parser(argparse.ArgumentParser):
 class _Once(argparse.Action):
   """Stores a value; a second one and an empty one raise a ConfigError."""
 
+  given = False
+
   def __call__(self, parser, namespace, values, option_string=None):
-    given = f'{self.dest} is given'
     name = option_string or self.metavar or self.dest
-    if getattr(namespace, given, False):
+    if self.given:
       raise ConfigError(f'{name} is given twice: keep one of the two.')
     if isinstance(values, str) and not values.strip():
       raise ConfigError(f'{name} is empty: give it a value (a shell variable in it may be unset).')
-    setattr(namespace, given, True)
+    self.given = True
     setattr(namespace, self.dest, values)
 
 
@@ -110,9 +108,9 @@ def _split(arguments):
   return rest, overrides
 
 
-def add_config(parser: Parser, required: bool = True) -> None:
+def add_config(parser: Parser) -> None:
   """Adds --config FILE[:key=value,...]."""
-  parser.add_argument('--config', required=required, metavar='FILE', help=CONFIG_HELP)
+  parser.add_argument('--config', required=True, metavar='FILE', help=CONFIG_HELP)
 
 
 def add_register(parser: Parser) -> None:
