@@ -8,6 +8,8 @@ which asks whether longer training would have done as well.
 import pathlib
 import time
 
+import numpy as np
+
 from lra_spt.config import loading
 from lra_spt.errors import touching
 from lra_spt.report.pages import report
@@ -15,7 +17,7 @@ from lra_spt.report.runs import restored
 from lra_spt.report.runs.run import read_run
 from lra_spt.report.study import any_folder, text
 from lra_spt.report.study.arms import score_text
-from lra_spt.runs import experiment, restore
+from lra_spt.runs import api, experiment
 
 ARMS = {  # folder: (argument of configs/demo.py, name in the report)
   'scratch': ('regime=scratch', None),
@@ -25,6 +27,7 @@ ARMS = {  # folder: (argument of configs/demo.py, name in the report)
   'causal': ('regime=causal', None),
 }
 STORY = (pathlib.Path(__file__).parent / 'demo.md').read_text(encoding='utf-8').strip()
+PICTURES = 12  # test images that the report shows restored
 
 
 def run_seed(seed: int, workdir: pathlib.Path, *, smoke: bool, announce=print) -> None:
@@ -56,6 +59,23 @@ def _config(argument: str, arm: str, seed: int, data_dir, smoke: bool):
   return config
 
 
+def restore(folder, data_dir) -> restored.RestoredInputs:
+  """Hides pixels of the first test images, and fills them with what the pretrained model predicts."""
+  run = api.load_run(folder, 'pretrain', data_dir=data_dir)
+  batch = run.examples('test').gather(np.arange(PICTURES))
+  answers, original = run.predict(batch['inputs']), batch['inputs']
+  guess = stored_values(run.task, answers.prediction).reshape(original.shape)
+  restored_NL = np.where(answers.asked, guess, original)
+  return restored.RestoredInputs(batch['index'], original, answers.asked, restored_NL, np.int32(run.step))
+
+
+def stored_values(task, values) -> np.ndarray:
+  """Converts normalised values, as a model restores them, to those of a prepared set, uint8."""
+  inputs = task.inputs
+  scaled = (values * np.float32(inputs.std) + np.float32(inputs.mean)) * np.float32(inputs.scale)
+  return np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
+
+
 def run_all(workdir, seeds, *, smoke: bool) -> None:
   """Runs the seeds below `workdir`, prints what came out and writes report.html there."""
   workdir = pathlib.Path(workdir)
@@ -70,7 +90,7 @@ def run_all(workdir, seeds, *, smoke: bool) -> None:
     run_seed(seed, workdir, smoke=smoke)
   pictured = workdir / f'seed{seeds[0]}' / 'masked'
   if not (pictured / restored.NAME).exists():
-    restored.write_restored(pictured, restore.restore(pictured, workdir / 'data' / f'seed{seeds[0]}'))
+    restored.write_restored(pictured, restore(pictured, workdir / 'data' / f'seed{seeds[0]}'))
   table = any_folder.read_any(workdir)
   print(f'\n{text.text(table)}')
   story = STORY + ('\n\nThis was a smoke run of a few steps: its numbers mean nothing.' if smoke else '')

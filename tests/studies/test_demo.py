@@ -14,7 +14,6 @@ from lra_spt.data.tasks import get_task
 from lra_spt.errors import ConfigError
 from lra_spt.objectives import rows
 from lra_spt.report.runs import restored
-from lra_spt.runs import restore
 from lra_spt.studies import demo
 
 
@@ -46,22 +45,19 @@ def test_smoke_run_writes_all_arms_and_a_report(smoke):
 
 def _check_pictures(workdir):
   found = restored.read_restored(workdir / 'seed101' / 'masked')
-  test = examples.open_split('stripes', 'test', workdir / 'data' / 'seed101').gather(range(restore.COUNT))
+  test = examples.open_split('stripes', 'test', workdir / 'data' / 'seed101').gather(range(demo.PICTURES))
   np.testing.assert_array_equal(found.original, test['inputs'])
   np.testing.assert_array_equal(found.restored[~found.hidden], found.original[~found.hidden])
   assert 0.4 < found.share < 0.6
   assert np.mean(found.restored[found.hidden] != found.original[found.hidden]) > 0.5
-  assert (workdir / 'report.html').read_text().count('<img src="data:image/png;base64,') == 3 * restore.COUNT
+  assert (workdir / 'report.html').read_text().count('<img src="data:image/png;base64,') == 3 * demo.PICTURES
 
 
-@pytest.mark.parametrize('name', ['stripes', 'pathfinder'])
-def test_outputs_become_stored_values(name):
-  """Stripes restores normalised values, Pathfinder one of 256 bytes."""
-  task = get_task(name)
+def test_restored_values_become_stored_values():
+  task = get_task('stripes')
   stored = np.arange(256, dtype=np.uint8).reshape(4, 64)
-  by_class = bool(task.inputs.denoising_classes)
-  outputs = np.eye(256, dtype=np.float32)[stored] if by_class else np.asarray(rows.normalise(task, stored))
-  np.testing.assert_array_equal(restore._bytes(task, outputs).reshape(4, 64), stored)
+  values = demo.stored_values(task, np.asarray(rows.normalise(task, stored)))
+  np.testing.assert_array_equal(values.reshape(4, 64), stored)
 
 
 def test_seeds_must_be_numbers(tmp_path, capsys):
