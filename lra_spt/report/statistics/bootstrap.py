@@ -87,18 +87,10 @@ def parts(cells: Sequence, signs: Sequence[int] = (1,)) -> Parts:
   """The Parts of a signed sum of scores.
 
   Args:
-    cells: K arrays float or bool [S, N], numbers per seed and test example.
+    cells: K arrays float or bool [S, N], numbers per seed and test example, N >= 2.
     signs: K times 1 or -1.
-
-  Raises:
-    ValueError: no seed, fewer than two examples, or cells of different shapes.
   """
   cells_KSN = np.asarray(cells, np.float64)
-  if cells_KSN.ndim != 3 or len(signs) != len(cells_KSN) or cells_KSN.shape[2] < 2 or not cells_KSN.shape[1]:
-    raise ValueError(
-      f'an estimate needs cells of one or more seeds by two or more examples and a sign for each, got '
-      f'{[np.shape(cell) for cell in cells]} and {len(signs)} signs.'
-    )
   _, seeds, examples = cells_KSN.shape
   values_SN = np.einsum('ksn,k->sn', cells_KSN, np.asarray(signs, np.float64))
   mean_S, mean_N = values_SN.mean(1), values_SN.mean(0)
@@ -306,18 +298,11 @@ def smallest_difference(of: Sequence[Parts], seeds: int | None = None, compariso
   Args:
     of: Parts of gains on the same test examples with as many seeds, whose variances are averaged; parts
       of one seed tell of differences between two runs only.
-    seeds: how many there will be; None: as many as the first has.
+    seeds: how many there will be, where there are several; None: as many as the first has.
     comparisons: the number of gains among which it is the clearest (Holm).
-
-  Raises:
-    ValueError: nothing given, or another number of seeds asked of Parts of one.
   """
-  if not of:
-    raise ValueError('a smallest difference needs at least one gain to take the variance from.')
   have = of[0].count
   seeds = have if seeds is None else seeds
-  if seeds < 1 or (have == 1) != (seeds == 1):
-    raise ValueError(f'what {seeds} seeds find cannot be estimated from runs of {have}.')
   mean = {name: sum(getattr(p, name) for p in of) / len(of) for name in ('seeds', 'shared', 'seed_degrees')}
   of_seeds = mean['seeds'] * have / seeds
   seed_degrees = mean['seed_degrees'] * (seeds - 1) / max(1, have - 1)
