@@ -10,13 +10,13 @@ from lra_spt import files
 from lra_spt.errors import FileAccessError
 
 
-def difference(there: dict, wanted: dict, digests: str) -> str:
+def difference(there: dict, wanted: dict, digests: str = '') -> str:
   """Describes the first array that only one of a checkpoint and a model has, or whose shape or dtype differs.
 
   Args:
     there, wanted: {name: array or its description} of the checkpoint and of the model; `there` is empty if
       the content of the checkpoint is unknown.
-    digests: the name of the array of checksums, whose shape depends on the other arrays.
+    digests: the name of the array of checksums, if any, whose shape depends on the other arrays.
 
   Returns:
     A phrase, '' if there is no difference.

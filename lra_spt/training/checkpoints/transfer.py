@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from lra_spt.errors import CheckpointError
+from lra_spt.training.checkpoints.diagnosis import difference
 
 
 def by_name(tree) -> dict:
@@ -12,7 +13,9 @@ def by_name(tree) -> dict:
   return {jax.tree_util.keystr(path, simple=True, separator='/'): leaf for path, leaf in leaves}
 
 
-def transfer(pretrained: dict, fresh: dict, *, drop_flag_input: bool) -> dict:
+def transfer(
+  pretrained: dict, fresh: dict, *, drop_flag_input: bool, name: str = 'the pretrained checkpoint'
+) -> dict:
   """Returns a finetuning state with a pretrained encoder (parameters and BatchNorm statistics) and a fresh
   head.
 
@@ -20,39 +23,26 @@ def transfer(pretrained: dict, fresh: dict, *, drop_flag_input: bool) -> dict:
     pretrained: {params, stats} of the pretraining stage, each with a tree 'encoder'.
     fresh: the finetuning state to start from.
     drop_flag_input: drops the last row of the pretrained embedding [C + 1, D], which reads the mask flag.
+    name: the place that `pretrained` comes from, for the error.
 
   Raises:
-    CheckpointError: a parameter is missing, left over, or of another shape; names the first one.
+    CheckpointError: a parameter is missing, left over, or of another shape or dtype; names the first one.
   """
-  params, stats = dict(fresh['params']), dict(fresh['stats'])
   source = pretrained['params']['encoder']
   if drop_flag_input:
     embed = source['embed']
     source = source | {'embed': embed | {'kernel': embed['kernel'][:-1]}}
-  params['encoder'] = _matched(source, params['encoder'], 'params/encoder')
-  if 'encoder' in stats or 'encoder' in pretrained['stats']:
-    source, target = (tree.get('encoder', {}) for tree in (pretrained['stats'], stats))
-    stats['encoder'] = _matched(source, target, 'stats/encoder')
-  return fresh | {'params': params, 'stats': stats}
+  wanted = {tree: _encoder(fresh[tree]) for tree in ('params', 'stats')}
+  theirs = by_name({'params': {'encoder': source}, 'stats': _encoder(pretrained['stats'])})
+  ours = by_name(wanted)
+  if what := difference(theirs, ours):
+    raise CheckpointError(
+      f'{name} does not fit the model to finetune ({what}); pretrain and finetune the same model'
+    )
+  leaves = [jax.device_put(jnp.asarray(theirs[key]), x.sharding) for key, x in ours.items()]
+  moved = jax.tree.unflatten(jax.tree.structure(wanted), leaves)
+  return fresh | {tree: fresh[tree] | moved[tree] for tree in wanted}
 
 
-def _matched(source, target, where: str):
-  """Returns `source` laid out like `target`."""
-  given, wanted, treedef = by_name(source), by_name(target), jax.tree.structure(target)
-  remedy = 'pretrain and finetune the same model'
-  for name in sorted(wanted.keys() - given.keys()):
-    raise CheckpointError(
-      f'the pretrained checkpoint has no {where}/{name}, which the model to finetune needs; {remedy}'
-    )
-  for name in sorted(given.keys() - wanted.keys()):
-    raise CheckpointError(
-      f'the pretrained checkpoint has {where}/{name}, which the model to finetune lacks; {remedy}'
-    )
-  for name, x in wanted.items():
-    if given[name].shape != x.shape:
-      raise CheckpointError(
-        f'{where}/{name} is {given[name].shape} in the pretrained checkpoint but '
-        f'{x.shape} in the model to finetune; {remedy}'
-      )
-  moved = [jax.device_put(jnp.asarray(given[name]), x.sharding) for name, x in wanted.items()]
-  return jax.tree.unflatten(treedef, moved)
+def _encoder(tree: dict) -> dict:
+  return {key: part for key, part in tree.items() if key == 'encoder'}

@@ -75,10 +75,7 @@ class Weights:
         'reads; export that encoder with --stage=pretrain, or finetune this one (regime=scratch)'
       )
     given = {'params': self.params, 'stats': self.stats}
-    try:
-      return transfer(given, fresh, drop_flag_input=drop)
-    except CheckpointError as error:
-      raise CheckpointError(f'model.weights={self.path} does not fit: {error}') from error
+    return transfer(given, fresh, drop_flag_input=drop, name=f'model.weights={self.path}')
 
 
 def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
