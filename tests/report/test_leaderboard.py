@@ -34,7 +34,7 @@ def test_nine_printed_averages_follow_from_nothing(rows):
   wrong = []
   for row in rows:
     values = [row.values[task] for task in published.LRA if task in row.values]
-    means = [mean for mean in leaderboard.averages(row.values).values() if mean is not None]
+    means = [mean for mean in leaderboard.averages(row.values, 50).values() if mean is not None]
     means = means or [sum(values) / len(values)] if values else []
     slack = 10.0 ** -max([1, *map(decimals, [*values, row.average or 0])]) + 1e-9
     if row.average is not None and not any(abs(mean - row.average) <= slack for mean in means):
@@ -56,19 +56,19 @@ def test_printed_values_are_possible(rows):
 
 
 def test_the_three_conventions(rows):
-  of = {row.model: leaderboard.averages(row.values) for row in rows if row.source.startswith('S4 ')}
+  of = {row.model: leaderboard.averages(row.values, 50) for row in rows if row.source.startswith('S4 ')}
   assert list(of['Transformer'].values()) == [
     pytest.approx(54.39, abs=0.005),
     pytest.approx(53.66, abs=0.005),
     None,
   ]
   without = leaderboard.averages(
-    of_s4 := next(r.values for r in rows if r.model == 'S4' and 'pathx' in r.values)
+    of_s4 := next(r.values for r in rows if r.model == 'S4' and 'pathx' in r.values), 50
   )
   assert without['mean of 5, no ListOps'] == pytest.approx(91.38, abs=0.005)
-  assert leaderboard.averages({k: v for k, v in of_s4.items() if k != 'text'}) == dict.fromkeys(without)
-  assert leaderboard.averages(GOOD.values)['mean of 6, failed PathX 50'] == pytest.approx(425 / 6)
-  assert leaderboard.averages(GOOD.values, failed=None)['mean of 6, failed PathX 50'] is None
+  assert leaderboard.averages({k: v for k, v in of_s4.items() if k != 'text'}, 50) == dict.fromkeys(without)
+  assert leaderboard.averages(GOOD.values, 50)['mean of 6, failed PathX 50'] == pytest.approx(425 / 6)
+  assert leaderboard.averages(GOOD.values)['mean of 6, failed PathX 50'] is None
 
 
 def test_rows_are_those_of_their_sources(rows, shared_folder):
@@ -81,7 +81,7 @@ def test_rows_are_those_of_their_sources(rows, shared_folder):
     if (tuple(sorted(values.items())), row['printed_avg']) not in ours:
       missing.append(row['model'])
     means = [
-      *leaderboard.averages(values).values(),
+      *leaderboard.averages(values, 50).values(),
       sum(v for k, v in values.items() if k != 'pathx256') / max(1, len(values.keys() - {'pathx256'})),
     ]
     for recomputed in row['recomputed'].values():

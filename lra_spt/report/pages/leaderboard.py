@@ -14,7 +14,7 @@ from lra_spt.report.pages import document
 from lra_spt.report.runs.run import RECORDED
 from lra_spt.report.statistics.scores import ACCURACY, DASH, R2
 from lra_spt.report.study import notes
-from lra_spt.report.study.table import AVERAGES, CHANCE
+from lra_spt.report.study.table import AVERAGES, CHANCE, averages
 
 PAPER = 'Amos et al., ICLR 2024 (arXiv 2310.02980)'
 DATA = pathlib.Path(__file__).parents[1] / 'leaderboard.json'
@@ -78,21 +78,6 @@ def _field():
     return [LeaderboardRow(regime='scratch', **row) for row in stored['rows']]
   except (KeyError, TypeError) as error:
     raise DamagedFile(f'{DATA} is not {kind} ({error}); {advice}.') from error
-
-
-def averages(values: dict[str, float], failed: float | None = 100 * CHANCE) -> dict[str, float | None]:
-  """{convention: mean}, None where a task is missing.
-
-  Args:
-    values: {task: score}.
-    failed: what a missing PathX counts where the convention says so; None: no value is missing because a
-      model failed.
-  """
-  means = {}
-  for name, tasks, chance in AVERAGES:
-    of = [values.get(task, failed if chance and task == 'pathx' else None) for task in tasks]
-    means[name] = None if None in of else sum(of) / len(of)
-  return means
 
 
 def distinct(listed: list[LeaderboardRow]) -> list[LeaderboardRow]:
@@ -190,7 +175,9 @@ def _averages_view(printed, cells):
   for row in printed:
     text = None if row.average is None else f'{row.average:.2f}'
     known = {'model': row.model, 'training': row.regime, 'own': False, 'printed': text, 'source': row.source}
-    lines.append(known | {'means': list(averages(row.values).values()), 'flagged': bool(row.problem)})
+    lines.append(
+      known | {'means': list(averages(row.values, 100 * CHANCE).values()), 'flagged': bool(row.problem)}
+    )
   own = {}
   for cell in cells:
     run = cell.runs[0]
@@ -201,7 +188,7 @@ def _averages_view(printed, cells):
     source = f'own runs, protocol {protocol}'
     source += f', some of them recorded {RECORDED}' * any(arm.recorded for arm in arms.values())
     known = {'model': model, 'training': training, 'own': True, 'printed': None, 'source': source}
-    lines.append(known | {'means': list(averages(values, failed=None).values()), 'flagged': False})
+    lines.append(known | {'means': list(averages(values).values()), 'flagged': False})
   lines = [line for line in lines if any(mean is not None for mean in line['means'])]
   lines.sort(key=lambda line: [-(line['means'][number] or 0) for number in (1, 0, 2)])
   for line in lines:

@@ -144,22 +144,27 @@ class ResultTable:
 
   def averages(self, row: str) -> list[tuple[str, float | None, float | None]]:
     """(name of the convention, ours, published) over the LRA tasks; None where a task is missing."""
-    return [
-      (name, self._average(row, tasks, chance, ours), self._average(row, tasks, chance, published))
-      for name, tasks, chance in AVERAGES
-    ]
+    cells = {task: cell for task in LRA if (cell := self.cells.get((row, TASK_NAMES[task])))}
+    of_ours = averages({task: ours(cell) for task, cell in cells.items()})
+    failed = CHANCE if 'pathx' in cells else None
+    of_theirs = averages({task: published(cell) for task, cell in cells.items()}, failed)
+    return [(name, mean, of_theirs[name]) for name, mean in of_ours.items()]
 
-  def _average(self, row, tasks, chance, value):
-    values = []
-    for task in tasks:
-      cell = self.cells.get((row, TASK_NAMES[task]))
-      number = None if cell is None else value(cell)
-      if number is None and chance and task == 'pathx' and cell is not None and value is published:
-        number = CHANCE
-      if number is None:
-        return None
-      values.append(number)
-    return sum(values) / len(values)
+
+def averages(values: dict[str, float | None], failed: float | None = None) -> dict[str, float | None]:
+  """{convention: mean}, None where a task is missing.
+
+  Args:
+    values: {task: score}, None where there is none.
+    failed: what a missing PathX counts where the convention says so; None: no value is missing because a
+      model failed.
+  """
+  means = {}
+  for name, tasks, chance in AVERAGES:
+    known = values | {'pathx': failed} if chance and values.get('pathx') is None else values
+    of = [known.get(task) for task in tasks]
+    means[name] = None if None in of else sum(of) / len(of)
+  return means
 
 
 def ours(cell):
