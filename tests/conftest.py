@@ -184,6 +184,38 @@ def tiny_data(tmp_path_factory):
 
 
 @pytest.fixture(scope='session')
+def make_set(tmp_path_factory):
+  """Writes a set of random bytes or tokens; returns (data_dir, {file: (list of inputs, labels)})."""
+
+  from data_prep import builders
+
+  def make(dataset, counts, shape, classes=10, longest=12, vocabulary=None, data_dir=None):
+    rng = np.random.default_rng(0)
+    data_dir = data_dir or tmp_path_factory.mktemp(dataset)
+    content = {}
+    for file, count in counts.items():
+      shapes = [shape or (int(rng.integers(1, longest + 1)),) for _ in range(count)]
+      high = 256 if vocabulary is None else len(vocabulary)
+      inputs = [rng.integers(0, high, s).astype(np.uint8) for s in shapes]
+      content[file] = inputs, rng.integers(0, classes, count).tolist()
+    source = builders.Source(
+      description='random',
+      citation='none',
+      files={file: (lambda file=file: zip(*content[file], strict=True)) for file in counts},
+      counts=counts,
+      classes=classes,
+      shape=shape,
+      origin='random numbers',
+      verified=False,
+      extra={} if vocabulary is None else {'vocabulary': list(vocabulary)},
+    )
+    builders.prepare_set(dataset, data_dir, {'counts': counts}, lambda work: source)
+    return data_dir, content
+
+  return make
+
+
+@pytest.fixture(scope='session')
 def gcs_server():
   """A stand-in for Google Cloud Storage (tests/fake_gcs.py), for this process and those that it starts.
   Owners of folders there count as dead after 3 s."""

@@ -15,7 +15,6 @@ import jax
 import numpy as np
 import pytest
 
-from data_prep import builders
 from lra_spt.cli import main as cli
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import prepared, tasks
@@ -81,28 +80,6 @@ def make_run(folder):
   images = np.random.default_rng(2).integers(0, 256, (2, 16)).astype(np.uint8)
   found = restored.RestoredInputs(np.arange(2, dtype=np.int32), images, images > 99, images, np.int32(8))
   restored.write_restored(folder, found)
-
-
-def make_set(data_dir):
-  rng = np.random.default_rng(0)
-  counts = {'train': 16, 'validation': 5, 'test': 6}
-  content = {
-    file: [(rng.integers(4, 9, rng.integers(1, 13)).astype(np.uint8), int(k % 10)) for k in range(count)]
-    for file, count in counts.items()
-  }
-  source = builders.Source(
-    description='random',
-    citation='none',
-    files={file: (lambda file=file: iter(content[file])) for file in counts},
-    counts=counts,
-    classes=10,
-    shape=None,
-    origin='random numbers',
-    verified=False,
-    extra={'vocabulary': ['<mask>', '<pad>', '<unk>', '<eos>', *'abcde']},
-  )
-  builders.prepare_set('resting', data_dir, {'counts': counts}, lambda work: source)
-  read_set(data_dir)  # so that the note of what was found whole is there
 
 
 def read_run(workdir, with_checkpoints):
@@ -206,10 +183,15 @@ def no_logs():
 
 
 @pytest.fixture(scope='module')
-def originals(tmp_path_factory):
+def originals(tmp_path_factory, make_set):
   folder = tmp_path_factory.mktemp('originals')
   make_run(folder / 'run')
-  make_set(folder / 'data')
+  counts, vocabulary = (
+    {'train': 16, 'validation': 5, 'test': 6},
+    ['<mask>', '<pad>', '<unk>', '<eos>', *'abcde'],
+  )
+  make_set('resting', counts, None, vocabulary=vocabulary, data_dir=folder / 'data')
+  read_set(folder / 'data')  # so that the note of what was found whole is there
   return folder
 
 

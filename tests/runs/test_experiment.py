@@ -29,23 +29,8 @@ from lra_spt.training.checkpoints.store import verify
 from lra_spt.training.step import train_steps
 
 KEYS = {
-  'task',
-  'model',
-  'regime',
-  'causal',
-  'protocol',
-  'seed',
-  'metric',
-  'metrics',
-  'parameters',
-  'stages',
-  'hardware',
-  'versions',
-  'commit',
-  'date',
-  'config',
-  'origins',
-  'fingerprints',
+  *('task', 'model', 'regime', 'causal', 'protocol', 'seed', 'metric', 'metrics', 'parameters', 'stages'),
+  *('hardware', 'versions', 'commit', 'date', 'config', 'origins', 'fingerprints'),
 }
 
 

@@ -1,5 +1,6 @@
 """One stage: when it stops, when it evaluates and saves, what it keeps, and what it refuses."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -241,14 +242,15 @@ def test_a_limit_of_time_is_of_each_member(make_stage, tmp_path):
   for line in (line for lines in written.values() for line in lines):
     del line['seconds']
   assert written['other'] == written['alone']
-  assert saved_seconds(members[0]) >= 2000 > 1000 > saved_seconds(members[1]) > 0
+  used = [float(latest_of(member)['control']['seconds']) for member in members]
+  assert used[0] >= 2000 > 1000 > used[1] > 0
 
 
-def saved_seconds(member):
-  saved = Checkpoints(member.directory / 'checkpoints')
-  latest = saved.load_latest(member.built.abstract_state(sharding.make_mesh(devices=jax.devices()[:1])))
-  saved.close()
-  return float(latest['control']['seconds'])
+def latest_of(member):
+  """The state that a member of a stage saved last."""
+  mesh = sharding.make_mesh(devices=jax.devices()[:1])
+  with contextlib.closing(Checkpoints(member.directory / 'checkpoints')) as saved:
+    return saved.load_latest(member.built.abstract_state(mesh))
 
 
 def test_so_many_training_examples_are_evaluated(make_stage, monkeypatch, tmp_path):
@@ -303,9 +305,7 @@ def test_save_restore_identical_metrics(make_stage, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, again.state, first.state)
   (line,) = (line for line in lines_of(tmp_path, 'validation') if line['step'] == first.best_step)
   assert {key: line[key] for key in first.metrics} == first.metrics
-  state = Checkpoints(tmp_path / 'checkpoints')
-  latest = state.load_latest(stage.built.abstract_state(stage.mesh))
-  state.close()
+  latest = latest_of(stage.members[0])
   assert int(latest['step']) == 12
   assert float(latest['control']['best']) == np.float32(first.metrics['accuracy'])
 
@@ -325,9 +325,7 @@ def test_non_finite_numbers_stop_the_stage(make_stage, tmp_path):
   step = int(str(error.value).split(' at step ')[1].split()[0])
   assert 6 <= step <= 8
   assert max(steps_in(tmp_path / 'checkpoints' / 'latest')) == 6
-  saved = Checkpoints(tmp_path / 'checkpoints')
-  latest = saved.load_latest(stage.built.abstract_state(stage.mesh))
-  saved.close()
+  latest = latest_of(stage.members[0])
   numbers = [latest[key] for key in ('params', 'stats', 'opt')]
   assert all(np.isfinite(x).all() for x in jax.tree.leaves(numbers))
   assert lines_of(tmp_path, 'validation')[-1]['step'] == 6
@@ -345,23 +343,15 @@ def test_plateau_counters_survive_a_restart(make_stage, idle, monkeypatch, tmp_p
     'finetune__schedule__patience': 0,
     'finetune__schedule__factor': 0.5,
   }
-
-  def scale(folder):
-    saved = Checkpoints(folder / 'checkpoints')
-    stage = make_stage(folder, **settings)
-    state = saved.load_latest(stage.built.abstract_state(stage.mesh))
-    saved.close()
-    return float(state['control']['lr_scale'])
-
   stage = make_stage(tmp_path, **settings)
   fake_metrics(monkeypatch, stage, [0.5, 0.4])
   with pytest.raises(StopIteration):
     stage.run()
-  assert scale(tmp_path) == 0.5
+  assert float(latest_of(stage.members[0])['control']['lr_scale']) == 0.5
   stage = make_stage(tmp_path, **settings)
   fake_metrics(monkeypatch, stage, [0.4, 0.5])
   stage.run()
-  assert scale(tmp_path) == 0.25
+  assert float(latest_of(stage.members[0])['control']['lr_scale']) == 0.25
 
 
 def test_progress_is_lines_without_a_terminal(capsys, monkeypatch):
