@@ -56,7 +56,7 @@ class Evaluator:
     self.threads = threads
     self._step = evaluation_step(model, objective)
     self._empty = _nothing_yet(objective)
-    self._everywhere = _gathering(mesh)
+    self._everywhere = population.gathering(mesh)
 
   def of_each(
     self,
@@ -140,11 +140,6 @@ def _not_finite(metrics, counted, examples) -> NonFiniteError | None:
 @shared
 def _nothing_yet(objective):
   return jax.jit(lambda: jax.tree.map(jnp.asarray, objective.metrics.empty()))
-
-
-@shared
-def _gathering(mesh):
-  return jax.jit(lambda x: x, out_shardings=sharding.replicated(mesh))
 
 
 def evaluator_of(built, mesh) -> Evaluator:

@@ -78,7 +78,7 @@ def numbers(tree, count: int, mesh) -> list:
 
 def to_host(tree, mesh):
   """Returns stacked arrays as NumPy, also if other processes hold some of the members."""
-  return jax.device_get(_gathering(mesh)(tree) if jax.process_count() > 1 else tree)
+  return jax.device_get(gathering(mesh)(tree) if jax.process_count() > 1 else tree)
 
 
 def from_numbers(trees: list, like, mesh):
@@ -113,5 +113,6 @@ def _taking(mesh):
 
 
 @functools.cache
-def _gathering(mesh):
+def gathering(mesh):
+  """Returns a jitted function that makes every device hold the whole arrays of a tree."""
   return jax.jit(lambda tree: tree, out_shardings=sharding.replicated(mesh))
