@@ -32,7 +32,6 @@ class Chip:
   hbm: int
   hbm_bandwidth: float
   ici_bandwidth: float
-  cores: int
   slices: tuple[str, ...]
   kind: str = ''
 
@@ -40,10 +39,10 @@ class Chip:
 CHIPS = {
   chip.name: chip
   for chip in (
-    Chip('v4', 275e12, int(30.75 * GIB), 1.2e12, 300e9, 2, _CUBES, 'TPU v4'),
-    Chip('v5e', 197e12, int(15.75 * GIB), 819e9, 200e9, 1, _FLAT, 'TPU v5 lite'),
-    Chip('v5p', 459e12, int(95.74 * GIB), 2.765e12, 600e9, 2, _CUBES, 'TPU v5'),
-    Chip('v6e', 918e12, int(31.25 * GIB), 1.638e12, 400e9, 1, _FLAT, 'TPU v6 lite'),
+    Chip('v4', 275e12, int(30.75 * GIB), 1.2e12, 300e9, _CUBES, 'TPU v4'),
+    Chip('v5e', 197e12, int(15.75 * GIB), 819e9, 200e9, _FLAT, 'TPU v5 lite'),
+    Chip('v5p', 459e12, int(95.74 * GIB), 2.765e12, 600e9, _CUBES, 'TPU v5'),
+    Chip('v6e', 918e12, int(31.25 * GIB), 1.638e12, 400e9, _FLAT, 'TPU v6 lite'),
   )
 }
 GPUS = {  # part of `jax.Device.device_kind`: operations per second; the first match counts

@@ -30,14 +30,14 @@ STORY = (pathlib.Path(__file__).parent / 'demo.md').read_text(encoding='utf-8').
 PICTURES = 12  # test images that the report shows restored
 
 
-def run_seed(seed: int, workdir: pathlib.Path, *, smoke: bool, announce=print) -> None:
+def run_seed(seed: int, workdir: pathlib.Path, *, smoke: bool) -> None:
   """Prepares the data of one seed and runs all arms below `workdir`/seed<seed>, but no finished one again."""
   from data_prep.sources import stripes  # only here: the rest of the package works on prepared data
 
   folder = workdir / f'seed{seed}'
   data_dir = workdir / 'data' / f'seed{seed}'
   if not (data_dir / 'stripes').exists():
-    announce(f'seed {seed}: generating {stripes.SIZES["train"]:,} training images')
+    print(f'seed {seed}: generating {stripes.SIZES["train"]:,} training images')
   stripes.prepare_stripes(data_dir, examples=200 if smoke else None, seed=seed)
   for number, (arm, (argument, name)) in enumerate(ARMS.items(), 1):
     config = _config(argument, arm, seed, data_dir, smoke)
@@ -46,7 +46,7 @@ def run_seed(seed: int, workdir: pathlib.Path, *, smoke: bool, announce=print) -
     label = name or arm.replace('_', ', ')
     took = f'{time.monotonic() - start:.0f} s'
     score = score_text(read_run(folder / arm))
-    announce(f'seed {seed}, arm {number} of {len(ARMS)}, {label}: {score} ({took})')
+    print(f'seed {seed}, arm {number} of {len(ARMS)}, {label}: {score} ({took})')
 
 
 def _config(argument: str, arm: str, seed: int, data_dir, smoke: bool):

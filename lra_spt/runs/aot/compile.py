@@ -260,10 +260,9 @@ def _cpu_devices(name: str):
   return devices[: int(count)]
 
 
-def compile_stage(run: RunSpec, stage: str, name: str, smallest: bool, announce=print) -> dict:
-  """Returns the report of a stage on the topology `name`, with the smallest slice that fits if `smallest`.
-
-  announce: called with lines for the reader as soon as they are known.
+def compile_stage(run: RunSpec, stage: str, name: str, smallest: bool) -> dict:
+  """Prints and returns the report of a stage on the topology `name`, with the smallest slice that fits if
+  `smallest`.
 
   Raises:
     ConfigError: the config or the topology cannot be used.
@@ -281,10 +280,10 @@ def compile_stage(run: RunSpec, stage: str, name: str, smallest: bool, announce=
       with jax.set_mesh(mesh):
         compiled = dataclasses.replace(compiled, least=least_traffic(built, mesh))
   result = report(run, stage, built, name, compiled, asked and asked.chip)
-  announce(table(result))
+  print(table(result))
   if asked and smallest:
     result['smallest'] = _smallest(built, stage, asked, compiled)
-    announce(smallest_table(result))
+    print(smallest_table(result))
   return result
 
 

@@ -90,7 +90,7 @@ def test_runs_that_train_together_exchange_nothing(tiny_config, on_two_devices, 
 
 
 def test_roofline():
-  chip = topologies.Chip('toy', 100, hbm=10, hbm_bandwidth=20, ici_bandwidth=5, cores=1, slices=('1x1',))
+  chip = topologies.Chip('toy', 100, hbm=10, hbm_bandwidth=20, ici_bandwidth=5, slices=('1x1',))
   assert cost_report.roofline(chip, 1000, 100, 20) == {
     'matrix products': 10.0, 'memory': 5.0, 'interconnect': 4.0,
   }  # fmt: skip
