@@ -16,6 +16,7 @@ from lra_spt.config import loading, user_files
 from lra_spt.config.regimes import get_regime
 from lra_spt.errors import ConfigError, nearest
 from lra_spt.report.runs import run_folder
+from lra_spt.report.study.record import Chart, Published
 from lra_spt.studies import choice
 
 NAME = re.compile(r'[a-z0-9][a-z0-9_-]*')
@@ -23,20 +24,6 @@ Values = Mapping[str, object]  # {dotted key: value} of a config
 # Additional parts of a page: accuracy over the steps of both stages; validation over the cost of training;
 # kernels of state-space models.
 SHOWN = ('curves', 'operations', 'kernels')
-
-
-@dataclasses.dataclass(frozen=True)
-class Published:
-  """A published number to show beside ours.
-
-  value: as in result.json (a fraction, or R2); None if the source says that there is none.
-  printed: the text in the source.
-  source: table, figure or section.
-  """
-
-  value: float | None
-  printed: str
-  source: str
 
 
 # Fields of a Cell: key, types, an example.
@@ -87,18 +74,6 @@ def _check_seeds(what, seeds, least=0):
   whole = isinstance(seeds, Sequence) and all(isinstance(seed, int) for seed in seeds)
   if not whole or len(set(seeds)) < max(len(seeds), least):
     raise ConfigError(f'{what} has seeds={seeds!r}: list different whole numbers, such as seeds=(0, 1, 2).')
-
-
-@dataclasses.dataclass(frozen=True)
-class Chart:
-  """A figure: one line per row, over the x of its cells.
-
-  x, y: labels of the axes. log: the x axis is logarithmic.
-  """
-
-  x: str
-  y: str
-  log: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,8 +28,13 @@ class SearchRound:
 
 
 @dataclasses.dataclass(frozen=True)
-class PublishedNumber:
-  """See `lra_spt.studies.study.Published`."""
+class Published:
+  """A published number to show beside ours.
+
+  value: as in result.json (a fraction, or R2); None if the source says that there is none.
+  printed: the text in the source.
+  source: table, figure or section.
+  """
 
   value: float | None
   printed: str
@@ -48,13 +53,16 @@ class CellRecord:
   overrides: dict[str, Any]
   note: str
   search: list[SearchRound]
-  published: PublishedNumber | None = None
+  published: Published | None = None
   x: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
-class ChartRecord:
-  """See `lra_spt.studies.study.Chart`."""
+class Chart:
+  """A figure: one line per row, over the x of its cells.
+
+  x, y: labels of the axes. log: the x axis is logarithmic.
+  """
 
   x: str
   y: str
@@ -73,7 +81,7 @@ class StudyRecord:
   averages: bool
   show: str
   cells: list[CellRecord]
-  chart: ChartRecord | None = None
+  chart: Chart | None = None
   smoke: bool = False
   register: list[str] = dataclasses.field(default_factory=list)
 
