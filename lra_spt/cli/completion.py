@@ -38,7 +38,7 @@ def _parser(prog):
     elif action.dest == 'file':
       action.completer = _studies
     elif action.dest == 'dataset':
-      action.completer = _tasks_and_sets if command == 'inspect' else _sets
+      action.completer = _names('sets', 'tasks') if command == 'inspect' else _names('sets')
   if parser.takes_overrides and flags.OVERRIDE in os.environ['COMP_LINE']:
     from lra_spt.config import loading
 
@@ -79,13 +79,10 @@ def _python_files(prefix):
   return argcomplete.FilesCompleter('py')(prefix)
 
 
-def _sets(**_):
-  from lra_spt.cli.commands import list as names
+def _names(*kinds):
+  def completer(**_):
+    from lra_spt.cli.commands import list as names
 
-  return [name for name, _ in names.sets()]
+    return sorted({name for kind in kinds for name, _ in names.KINDS[kind]()})
 
-
-def _tasks_and_sets(**_):
-  from lra_spt.cli.commands import list as names
-
-  return sorted({name for name, _ in (*names.sets(), *names.tasks())})
+  return completer
