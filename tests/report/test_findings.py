@@ -435,16 +435,6 @@ def test_what_runs_say_of_themselves_stands_beside_their_study(study):
   assert cli.main(['report', f'--workdir={study.folder}']) == 1
 
 
-def test_other_test_examples_are_not_compared(study):
-  read = study()
-  change(study.folder, 's4_masked', fingerprints={'data': 'other'})
-  table = read()
-  assert ('S4', 'Image') not in told(table)
-  assert 'S4 + Masked SPT (Image) and S4 (Image) are not compared: they were tested on different' in str(
-    table.findings.apart
-  )
-
-
 def test_one_seed_speaks_of_runs(study):
   table = study(1)()
   assert sentences.ONE_SEED in sentences.sentences(table.findings)

@@ -138,34 +138,45 @@ def test_a_seed_of_another_command_is_one_of_the_same_cell(finished, repository)
     )
 
 
-def test_a_recorded_run_in_the_place_of_another_is_refused(monkeypatch, tmp_path):
-  (one,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4,regime=scratch')]))
-  folder = tmp_path / one.folder
-  folder.mkdir(parents=True)
-  (folder / run_folder.RESULT).touch()
+@pytest.fixture
+def planned(monkeypatch, tmp_path):
+  """(a job, check): check(result) compares this result in the job's folder with its config."""
+  (job,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4,regime=scratch')]))
+  (tmp_path / job.folder).mkdir(parents=True)
+  (tmp_path / job.folder / run_folder.RESULT).touch()
+
+  def check(result):
+    monkeypatch.setattr(run_folder, 'read_result', lambda folder: result)
+    runner.check(tmp_path, [job])
+
+  return job, check
+
+
+def test_a_recorded_run_in_the_place_of_another_is_refused(planned):
+  one, check = planned
   matching = {key: one.config[key] for key in ('task', 'regime', 'causal', 'protocol', 'seed')}
   matching['model'] = one.config.model.name
-
-  def check(**facts):
-    monkeypatch.setattr(run_folder, 'read_result', lambda folder: matching | facts)
-    runner.check(tmp_path, [one])
-
-  check()
+  check(matching)
   for facts in ({'seed': 7}, {'model': 's5'}, {'regime': 'masked'}, {'causal': True}, {'protocol': 'paper'}):
     with pytest.raises(ConfigError, match=f'a different config than a, b has now.*\n{[*facts][0]}: '):
-      check(**facts)
+      check(matching | facts)
 
 
-def test_weights_that_a_cell_starts_from_are_compared(monkeypatch, tmp_path):
-  (one,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4,regime=scratch')]))
-  (tmp_path / one.folder).mkdir(parents=True)
-  (tmp_path / one.folder / run_folder.RESULT).touch()
+def test_weights_that_a_cell_starts_from_are_compared(planned):
+  one, check = planned
   before = {'config': loading.identity(one.config)}
-  monkeypatch.setattr(run_folder, 'read_result', lambda folder: before)
-  runner.check(tmp_path, [one])
+  check(before)
   one.config.model.weights = 'sha256:abc'
   with pytest.raises(ConfigError, match=r'model.weights: \(absent\) -> '):
-    runner.check(tmp_path, [one])
+    check(before)
+
+
+def test_options_of_a_mixer_are_compared_also_where_one_side_has_none(planned):
+  one, check = planned
+  before = loading.identity(one.config)
+  del before['model']['mixer']['a_lr']
+  with pytest.raises(ConfigError, match=r'model.mixer.a_lr: \(absent\) -> '):
+    check({'config': before})
 
 
 def test_a_command_that_is_refused_changes_nothing(finished, repository, tiny_data, capsys):
@@ -179,31 +190,16 @@ def test_a_command_that_is_refused_changes_nothing(finished, repository, tiny_da
   assert (workdir / 'study.json').read_bytes() == before
 
 
-def test_results_of_a_smoke_run_stay_by_themselves(finished):
-  record = study_record.read_record(finished[0])
-  with pytest.raises(
-    ConfigError, match='has results of full runs, but this command makes a smoke run; choose'
-  ):
-    study_record.claim(finished[0], record | {'smoke': True})
-
-
-def test_options_of_a_mixer_are_compared_also_where_one_side_has_none(monkeypatch, tmp_path):
-  (one,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4')]))
-  identity = loading.identity(one.config)
-  folder = tmp_path / one.folder
-  folder.mkdir(parents=True)
-  (folder / run_folder.RESULT).touch()
-
-  def check(**mixer):
-    before = {'config': identity | {'model': identity['model'] | {'mixer': mixer}}}
-    monkeypatch.setattr(run_folder, 'read_result', lambda folder: before)
-    runner.check(tmp_path, [one])
-
-  own = dict(identity['model']['mixer'])
-  check(**own)
-  del own['a_lr']
-  with pytest.raises(ConfigError, match=r'model.mixer.a_lr: \(absent\) -> '):
-    check(**own)
+@pytest.mark.parametrize(
+  'change, words',
+  [
+    ({'smoke': True}, 'has results of full runs, but this command makes a smoke run; choose'),
+    ({'study': 'other'}, 'belongs to the study tiny, not to other'),
+  ],
+)
+def test_the_folder_of_other_results_is_refused(finished, change, words):
+  with pytest.raises(ConfigError, match=words):
+    study_record.claim(finished[0], study_record.read_record(finished[0]) | change)
 
 
 def test_the_page_says_all(finished, tiny_data):
@@ -262,13 +258,6 @@ def test_seeds_of_a_cell_train_as_one_program(
   assert trajectory(tmp_path / place / 'seed0') == trajectory(finished[0] / place / 'seed0')
   log = (tmp_path / place / 'seed1' / 'log.txt').read_text()
   assert log == 'Trained together with seed0, see its log.txt.\n'
-
-
-def test_another_study_is_refused(finished):
-  workdir, _ = finished
-  record = study_record.read_record(workdir)
-  with pytest.raises(ConfigError, match='belongs to the study tiny, not to other'):
-    study_record.claim(workdir, record | {'study': 'other'})
 
 
 def test_a_damaged_run_is_named_and_the_others_stay(finished, tmp_path, capsys):
