@@ -2,7 +2,6 @@
 
 import ast
 import importlib.metadata
-import os
 import platform
 import re
 import sys
@@ -137,12 +136,3 @@ def test_libtpu_is_installed_where_it_exists():
   if sys.platform != 'linux' or platform.machine() != 'x86_64':
     pytest.skip('libtpu exists for Linux on x86-64 only')
   assert importlib.metadata.version('libtpu')
-
-
-def test_tests_run_on_eight_cpu_devices_with_strict_settings():
-  import jax
-
-  if os.environ['JAX_PLATFORMS'] == 'cpu':
-    assert jax.device_count() == 8
-  assert jax.config.jax_numpy_dtype_promotion == 'strict'
-  assert jax.config.jax_numpy_rank_promotion == 'raise'

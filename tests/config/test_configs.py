@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import functools
 import importlib
 import itertools
 import json
@@ -23,10 +22,8 @@ from lra_spt.models import ExecutionSpec
 from lra_spt.report import published
 from lra_spt.runs.build import build, resolve
 from tests.config import identities
+from tests.config.choices import ALL, BIDMC, TASKS, load
 
-TASKS = ('listops', 'text', 'retrieval', 'image', 'scifar', 'pathfinder', 'pathx', 'speech_commands')
-BIDMC = ('bidmc_hr', 'bidmc_rr', 'bidmc_spo2')  # of one file
-ALL = (*TASKS, *BIDMC)
 EXAMPLES = {  # of training, protocol clean; of BIDMC 5,565
   'listops': 96_000,
   'text': 22_500,
@@ -116,16 +113,6 @@ FLOATS = (
   'epochs lr weight_decay clip_norm max_seconds mask_rate factor dropout random_std dt_min dt_max '
   'r_min r_max max_phase ssm_lr dt_lr a_lr b_lr lambda_lr w_lr'
 ).split()
-
-
-def spec(task):
-  """The config file of a task and the beginning of its argument."""
-  return f'configs/bidmc.py:target={task[6:]},' if task in BIDMC else f'configs/{task}.py:'
-
-
-@functools.cache
-def load(task, model, regime, causal=False):
-  return loading.load(f'{spec(task)}model={model},regime={regime},causal={str(causal).lower()}')
 
 
 def test_no_config_has_other_values_or_origins_than_before():

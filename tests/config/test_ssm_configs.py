@@ -1,6 +1,5 @@
 """The rows of state-space models: those of the paper, of its published code, of other papers, and ours."""
 
-import functools
 import itertools
 import math
 
@@ -8,10 +7,7 @@ import pytest
 
 from configs import rows
 from lra_spt.config import loading
-
-TASKS = ('listops', 'text', 'retrieval', 'image', 'scifar', 'pathfinder', 'pathx', 'speech_commands')
-BIDMC = ('bidmc_hr', 'bidmc_rr', 'bidmc_spo2')  # of one file
-ALL = (*TASKS, *BIDMC)
+from tests.config.choices import ALL, BIDMC, load, spec
 
 # Tables 5 and 6, written out once more: lr FT, batch FT and, after pretraining, lr PT, batch PT. None: not in
 # print.
@@ -238,16 +234,6 @@ OTHERS = {
     (4e-3, 64, 0.05, 200, 50_000),
   ),
 }
-
-
-def spec(task):
-  """The config file of a task and the beginning of its argument."""
-  return f'configs/bidmc.py:target={task[6:]},' if task in BIDMC else f'configs/{task}.py:'
-
-
-@functools.cache
-def load(task, model, regime, causal=False):
-  return loading.load(f'{spec(task)}model={model},regime={regime},causal={str(causal).lower()}')
 
 
 def search(stage):

@@ -300,11 +300,16 @@ def test_time_left_counts_what_an_earlier_attempt_trained(loaded, tmp_path):
   assert shown.seconds_left({}) == pytest.approx(60 / 2)
 
 
+def of_rates(*rates):
+  """A study of one pretraining and of learning rates of finetuning after it, and its jobs."""
+  settings = [{'finetune.optimizer.lr': rate} for rate in rates]
+  cells = [Cell(f'{each}', 'b', 'configs/image.py:model=s4,regime=masked', each) for each in settings]
+  return (one := Study('x', 'X', cells)), study.jobs(one)
+
+
 def test_time_left_knows_what_is_trained_already(tmp_path):
   """The second learning rate of finetuning takes the pretraining of the first."""
-  rates = [{'finetune.optimizer.lr': rate} for rate in (1e-3, 4e-3)]
-  cells = [study.Cell(f'{rate}', 'b', 'configs/image.py:model=s4,regime=masked', rate) for rate in rates]
-  first, second = study.jobs(study.Study('x', 'X', cells))
+  _, (first, second) = of_rates(1e-3, 4e-3)
   steps = {job: {'pretrain': 60, 'finetune': 40} for job in (first, second)}
   shown = progress.Progress((first, second), tmp_path, steps, 1, [].append)
   shown.tell(first, runner.RUNNING, 0.0)
@@ -317,9 +322,7 @@ def test_time_left_knows_what_is_trained_already(tmp_path):
 
 def test_time_left_counts_a_shared_stage_once(tmp_path):
   """Four rates of finetuning, one pretraining: the first is in it, then through it, and a second begins."""
-  rates = [{'finetune.optimizer.lr': rate} for rate in (1e-3, 2e-3, 4e-3, 8e-3)]
-  cells = [study.Cell(f'{rate}', 'b', 'configs/image.py:model=s4,regime=masked', rate) for rate in rates]
-  jobs = study.jobs(study.Study('x', 'X', cells))
+  _, jobs = of_rates(1e-3, 2e-3, 4e-3, 8e-3)
   shown = progress.Progress(
     jobs, tmp_path, {job: {'pretrain': 500, 'finetune': 400} for job in jobs}, 1, [].append
   )
@@ -409,15 +412,13 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(monkeypatch, tmp_p
 
 def test_a_dry_run_counts_no_stage_that_a_finished_run_has(monkeypatch, tmp_path):
   """Two learning rates of finetuning after one pretraining, which the first has made."""
-  rates = [{'finetune.optimizer.lr': rate} for rate in (1e-3, 4e-3)]
-  cells = [study.Cell(f'{rate}', 'b', 'configs/image.py:model=s4,regime=masked', rate) for rate in rates]
-  first, second = jobs = study.jobs(study.Study('x', 'X', cells))
+  one, jobs = of_rates(1e-3, 4e-3)
   monkeypatch.setattr(estimate, '_step_seconds', lambda share: 0.1)
   monkeypatch.setattr(
-    estimate.runner, 'state', lambda workdir, job: runner.FINISHED if job is first else runner.WAITING
+    estimate.runner, 'state', lambda workdir, job: runner.FINISHED if job is jobs[0] else runner.WAITING
   )
   steps = {job: {'pretrain': 60, 'finetune': 40} for job in jobs}
-  printed = estimate.describe(study.Study('x', 'X', cells), jobs, steps, [], tmp_path, 1)
+  printed = estimate.describe(one, jobs, steps, [], tmp_path, 1)
   assert 'stages      1 to train, 0 more are shared' in printed
   assert 'steps       40 at most' in printed
 
