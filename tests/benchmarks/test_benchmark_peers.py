@@ -67,10 +67,7 @@ def test_s4_of_pytorch_is_the_plain_one(lenient_jax):
 @pytest.mark.parametrize('name', ['mamba2', 'mega'])
 def test_mixers_of_pytorch_are_ours(name, causal):
   torch = pytest.importorskip('torch', reason='PyTorch is not installed')
-  options = {
-    'mamba2': {'head_dim': 4, 'state_size': 6},
-    'mega': {'z': 4, 'h': 3, 'truncation': 100},
-  }[name]
+  options = {'mamba2': {'head_dim': 4, 'state_size': 6}, 'mega': {'z': 4, 'h': 3, 'truncation': 100}}[name]
   block = {'mamba2': mamba2_torch.block, 'mega': functools.partial(mega_torch.block, truncation=100)}[name]
   of = {'length': 128, 'causal': causal, 'protocol': CLEAN, 'rngs': nnx.Rngs(0)}  # two chunks
   ours = make_mixer(name, 8, options=options, **of)

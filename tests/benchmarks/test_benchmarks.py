@@ -27,7 +27,7 @@ ROWS = {
   'study_costs': (['--studies=figure5'], {'study', 'runs', 'stages', 'steps', 'operations'}),
 }
 OTHERS = {  # keys of the result
-  'digests': (['--megabytes=1', '--config=configs/demo.py:regime=masked'], {'checkpoint', 'set'}),
+  'digests': (['--megabytes=1', '--config=configs/demo.py:regime=masked'], {'checkpoint', 'set'})
 }
 SLOW_ROWS = {
   'slopes': (['--mixers=attention', '--axes=members'], {'sizes', 'milliseconds', 'gigaflops', 'slopes'}),

@@ -32,11 +32,7 @@ STAGE = {'batch_size': 1, 'epochs': 1.0, 'optimizer': {'lr': 1e-3, 'weight_decay
     (schema.FinetuneSpec, STAGE | {'head': 'mlp', 'pool': 'median'}, "pool is 'median'; choose"),
     (schema.StageSpec, STAGE | {'data_fraction': 0.0}, 'data_fraction is 0.0, .* above 0 and at most 1'),
     (schema.StageSpec, STAGE | {'schedule': {'milestones': (2, -1)}}, 'schedule.milestones is .*at least 0'),
-    (
-      schema.StageSpec,
-      STAGE | {'schedule': {'warmup_steps': 2**31}},
-      'schedule.warmup_steps is .* below 2',
-    ),
+    (schema.StageSpec, STAGE | {'schedule': {'warmup_steps': 2**31}}, 'schedule.warmup_steps is .* below 2'),
     (schema.RuntimeSpec, {'scan': 'pallsa'}, "scan is 'pallsa'; choose .* Did you mean pallas"),
     (schema.RuntimeSpec, {'remat': 'all'}, "remat is 'all'; choose one of '', 'none', "),
     (schema.RuntimeSpec, {'precision': 'float8'}, "precision is 'float8'; choose"),

@@ -31,10 +31,7 @@ def byte_task():
 @pytest.fixture(scope='session')
 def token_task():
   return tasks.Task(
-    name='tiny_tokens',
-    dataset='tiny_tokens',
-    inputs=tasks.Tokens(12, vocabulary=8),
-    labels=tasks.Classes(10),
+    name='tiny_tokens', dataset='tiny_tokens', inputs=tasks.Tokens(12, vocabulary=8), labels=tasks.Classes(10)
   )
 
 

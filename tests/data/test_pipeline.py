@@ -409,10 +409,7 @@ def test_a_task_that_does_not_fit_is_refused(byte_task, byte_set, change, reason
 
 @pytest.mark.parametrize(
   'changes, reason',
-  [
-    ({'length': 5}, '12 positions.*reads at most 5'),
-    ({'vocabulary': 7}, '8 token ids.*has 7'),
-  ],
+  [({'length': 5}, '12 positions.*reads at most 5'), ({'vocabulary': 7}, '8 token ids.*has 7')],
 )
 def test_a_token_task_that_is_too_small_is_refused(token_task, token_set, changes, reason):
   with pytest.raises(ValueError, match=reason):

@@ -125,10 +125,7 @@ def test_four_processes_end_what_two_and_then_one_began(
     compare(lines, expected[name])
   accuracies = [
     json.loads((run / 'result.json').read_text())['metrics']['test']['accuracy']
-    for run in (
-      undisturbed,
-      workdir,
-    )
+    for run in (undisturbed, workdir)
   ]
   assert accuracies[0] == accuracies[1]
 

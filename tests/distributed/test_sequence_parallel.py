@@ -249,13 +249,7 @@ MIXERS = [
     {'all-gather': 9, 'collective-permute': 24},  # 4 shards do not divide 2 heads
     marks=pytest.mark.slow,
   ),
-  (
-    'gated_deltanet',
-    {'heads': 4},
-    True,
-    (2, 1, 4),
-    {'all-to-all': 12, 'collective-permute': 12},
-  ),
+  ('gated_deltanet', {'heads': 4}, True, (2, 1, 4), {'all-to-all': 12, 'collective-permute': 12}),
   pytest.param(
     'mamba',
     {'state_size': 3},

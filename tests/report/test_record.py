@@ -99,10 +99,7 @@ def test_a_recorded_run(record, held_out):
     np.testing.assert_array_equal(stored[name], wanted[name], strict=True)
   assert result['metrics']['test']['accuracy'] == np.mean(stored['prediction'] == wanted['label'])
   assert result['metrics']['test']['examples'] == 24
-  assert result['fingerprints'] == {
-    'data': held_out.fingerprint,
-    'splits': held_out.split_fingerprint,
-  }
+  assert result['fingerprints'] == {'data': held_out.fingerprint, 'splits': held_out.split_fingerprint}
   assert result['recorded'] == {'source': 'github.com/x', 'seconds': 5.5}
   assert (result['seed'], result['arm'], result['parameters']) == (3, 'PyTorch, masked', 1234)
   run = runs.read_run(folder)

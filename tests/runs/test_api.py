@@ -187,10 +187,7 @@ def test_wrong_calls_get_a_sentence(config, finetuned, undisturbed, tiny_data, t
   batch = finetuned.examples('test').gather(range(2))
   ids = batch['inputs']
   for arguments, message in (
-    (
-      (ids[0],),
-      r"inputs are of shape \(24,\), but tiny_listops reads \('N', 24\), or fewer than 24",
-    ),
+    ((ids[0],), r"inputs are of shape \(24,\), but tiny_listops reads \('N', 24\), or fewer than 24"),
     ((np.zeros((2, 25), int),), r'inputs are of shape \(2, 25\)'),
     ((ids + 0.5,), 'inputs are not of the stored dtype, uint8; give them before any normalisation'),
     ((ids * 0 + 19,), 'inputs hold the id 19, but tiny_listops has 19 ids'),

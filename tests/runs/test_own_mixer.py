@@ -162,10 +162,7 @@ def test_a_mixer_may_have_no_causal_form(registered):
   'change, message',
   [
     (("'smoothing'", "'my mixer'"), "A mixer is called 'my mixer': use letters, digits and _ only"),
-    (
-      ("'model.mixer.reach'", "'seed'"),
-      "The row of the mixer 'smoothing' sets 'seed': it may only set",
-    ),
+    (("'model.mixer.reach'", "'seed'"), "The row of the mixer 'smoothing' sets 'seed': it may only set"),
     (
       ("'model.mixer.reach'", "'runtime.remat'"),
       "'smoothing' sets 'runtime.remat': it may only set values below",

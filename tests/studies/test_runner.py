@@ -133,8 +133,7 @@ def test_a_seed_of_another_command_is_one_of_the_same_cell(finished, repository)
   runner.check(workdir, others)
   with pytest.raises(ConfigError, match=r'seed\d has a result of a different config .*\n.*lr: .* -> 0.5'):
     runner.check(
-      workdir,
-      study.jobs(one, seeds=(7,), only={'row': 'masked'}, overrides=('finetune.optimizer.lr=0.5',)),
+      workdir, study.jobs(one, seeds=(7,), only={'row': 'masked'}, overrides=('finetune.optimizer.lr=0.5',))
     )
 
 

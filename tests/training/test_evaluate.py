@@ -55,11 +55,7 @@ def evaluate(stage, batch_size, *, shape=(1, 1, 1), drop_last=False, state=None,
   mesh = sharding.make_mesh(*shape, devices=jax.devices()[: int(np.prod(shape))])
   with jax.set_mesh(mesh):
     evaluator = Evaluator(
-      chosen.built.model,
-      chosen.built.objective,
-      mesh=mesh,
-      batch_size=batch_size,
-      drop_last=drop_last,
+      chosen.built.model, chosen.built.objective, mesh=mesh, batch_size=batch_size, drop_last=drop_last
     )
     if shape != (1, 1, 1):
       first = jax.device_put(jax.tree.map(np.asarray, first), sharding.replicated(mesh))

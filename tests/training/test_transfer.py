@@ -81,16 +81,8 @@ def test_every_leaf_is_accounted_for(tiny, mesh):
   query = ('params', 'encoder', 'blocks', 'mixer', 'query', 'kernel')
   mean = ('stats', 'encoder', 'blocks', 'mixer_norm', 'norm', 'mean')
   cases = [
-    (
-      query,
-      lambda node, key: node.pop(key),
-      'has no params/encoder/blocks/mixer/query/kernel',
-    ),
-    (
-      query,
-      lambda node, key: node.update(extra=jnp.ones(2)),
-      'has params/encoder/blocks/mixer/query/extra',
-    ),
+    (query, lambda node, key: node.pop(key), 'has no params/encoder/blocks/mixer/query/kernel'),
+    (query, lambda node, key: node.update(extra=jnp.ones(2)), 'has params/encoder/blocks/mixer/query/extra'),
     (
       query,
       lambda node, key: node.update({key: node[key][:, :, :-1]}),
