@@ -114,7 +114,8 @@ def _where(built: Built, mesh) -> str:
   axes = ', '.join(f'{axis}={size}' for axis, size in mesh.shape.items())
   rows = built.spec.batch_size / sharding.row_shards(mesh)
   used = {
-    f', {autotune.OPTIONS[call.operation]} by {selection.chosen(call)}' for call in built.layer_calls(mesh)
+    f', {autotune.OPERATIONS[call.operation].option} by {selection.chosen(call)}'
+    for call in built.layer_calls(mesh)
   }
   return (
     f'on {devices} as mesh {axes}: {rows:g} sequences a device and step'

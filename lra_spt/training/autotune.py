@@ -37,13 +37,14 @@ class Operation:
 
   arrays: call -> the arrays to differentiate by; run: (call, implementation) -> a function of these arrays;
   reference: the implementation that all are compared with; tolerance: the largest error allowed, relative to
-  the largest number.
+  the largest number; option: the key of `runtime` that names an implementation.
   """
 
   arrays: Callable
   run: Callable
   reference: str
   tolerance: float
+  option: str
 
 
 LACKS_MEMORY = 'lacks memory'
@@ -76,7 +77,7 @@ def prove(call: selection.Call, operation: Operation, clock=time.perf_counter) -
     if call.batch == 1:
       raise UserError(
         f'{call.text} cannot be checked here: the plain implementation lacks memory even for one row; name '
-        f'an implementation with {_option(call)}, or set runtime.prove_kernels=false'
+        f'an implementation with --config.runtime.{operation.option}, or set runtime.prove_kernels=false'
       )
     call = dataclasses.replace(call, batch=call.batch // 2)
   arrays, expected = reference
@@ -183,13 +184,11 @@ def _run_convolution(call, name):
 
 OPERATIONS = {
   # Products of float32 numbers may be rounded to TF32 or bfloat16; see `jax.default_matmul_precision`.
-  'attention': Operation(_normal, _run_attention, 'blockwise', 2e-2),
-  'linear scan': Operation(_scan_arrays, _run_scan, 'sequential', 1e-3),
+  'attention': Operation(_normal, _run_attention, 'blockwise', 2e-2, 'attention'),
+  'linear scan': Operation(_scan_arrays, _run_scan, 'sequential', 1e-3, 'scan'),
   # Both compute in float32, whatever the precision; bfloat16 arrays round their output.
-  'long convolution': Operation(_normal, _run_convolution, 'fft', 1e-2),
+  'long convolution': Operation(_normal, _run_convolution, 'fft', 1e-2, 'convolution'),
 }
-# The runtime.KEY that names the implementation.
-OPTIONS = {'attention': 'attention', 'linear scan': 'scan', 'long convolution': 'convolution'}
 
 
 def calls_of(program, arguments) -> list[selection.Call]:
@@ -257,8 +256,8 @@ def choose(calls, mesh, folder=None, say=print, operations=OPERATIONS) -> dict[s
   for call, place in zip(calls, processes.first_chooses(places), strict=True):
     if place < 0:
       raise UserError(
-        f'no implementation of {call.text} is correct on this machine; name one with {_option(call)}, or '
-        'update jax and the driver'
+        f'no implementation of {call.text} is correct on this machine; name one with --config.runtime.'
+        f'{operations[call.operation].option}, or update jax and the driver'
       )
     chosen[call] = call.candidates[place]
     report[call.text] = here[call.text] | {'chosen': chosen[call]}
@@ -269,10 +268,6 @@ def choose(calls, mesh, folder=None, say=print, operations=OPERATIONS) -> dict[s
 def _lasts(tried: dict) -> bool:
   problems = [finding['problem'] for finding in tried['findings']]
   return tried['chosen'] is not None and not any(problem.startswith(LACKS_MEMORY) for problem in problems)
-
-
-def _option(call) -> str:
-  return f'--config.runtime.{OPTIONS.get(call.operation, call.operation)}'
 
 
 def _place(call, name):
