@@ -61,8 +61,7 @@ def test_every_reason_in_the_tests_is_known(wrong, repository, tmp_path):
 
 
 @pytest.mark.parametrize(
-  'arguments, workers',
-  [([], 'all'), (['tests/test_ci.py'], 0), (['-m', 'slow'], 0), (['-m', 'gpu'], 0)],
+  'arguments, workers', [([], 'all'), (['tests/test_ci.py'], 0), (['-m', 'slow'], 0), (['-m', 'gpu'], 0)]
 )
 def test_all_cores_for_all_tests_and_one_for_some(arguments, workers, repository, monkeypatch):
   """pytest stops before it collects tests, after it printed the number of workers."""

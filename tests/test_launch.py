@@ -580,12 +580,7 @@ def test_all_gpus_of_one_machine(checkout):
   executable(checkout / '.venv/bin/lra-spt', '#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n')
   environment = os.environ | {'CONFIG': 'configs/a.py', 'WORKDIR': 'runs/my run'}
   done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-  assert done.stdout.splitlines() == [
-    'train',
-    '--config=configs/a.py',
-    '--workdir=runs/my run',
-    *FLAGS,
-  ]
+  assert done.stdout.splitlines() == ['train', '--config=configs/a.py', '--workdir=runs/my run', *FLAGS]
 
 
 # Writes its arguments, one a line; like xpk's container, it passes SIGTERM to a subshell around the command.

@@ -279,10 +279,7 @@ def test_wrong_files_are_named(tmp_path, arrays, reason):
   'arrays, reason',
   [
     (changed(labels=LABELS + 1), 'test.npz has the label 4, but the training labels end at 3'),
-    (
-      changed(labels=LABELS / 2),
-      r'test\.npz has labels float32, but .*train\.npz int64; make all',
-    ),
+    (changed(labels=LABELS / 2), r'test\.npz has labels float32, but .*train\.npz int64; make all'),
     (changed(inputs=BYTES[:, :32]), r'test\.npz has shape \[32\], but .*train\.npz \[64\]'),
     (changed(inputs=BYTES.astype(np.int16)), r'test\.npz has inputs int16, but .*train\.npz uint8'),
     (ragged(), r'test\.npz has inputs tokens, but .*train\.npz uint8'),

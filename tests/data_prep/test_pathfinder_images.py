@@ -120,8 +120,7 @@ def marker(resolution, y, x):
 
 
 @pytest.mark.parametrize(
-  'resolution',
-  [pytest.param(size, marks=[pytest.mark.slow] * (size > 32)) for size in PARAMETERS],
+  'resolution', [pytest.param(size, marks=[pytest.mark.slow] * (size > 32)) for size in PARAMETERS]
 )
 def test_statistics_of_1000_images_lie_in_the_references_intervals(resolution):
   ours = statistics(our_images(resolution)[0]).mean(0)

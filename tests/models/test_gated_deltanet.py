@@ -108,10 +108,7 @@ def test_operations_are_counted():
   'options, message',
   [
     ({'heads': 4}, 'model.mixer.expand_k is 0.75, which makes 6 channels of model.width 8, not a positive'),
-    (
-      {'heads': 3},
-      'expand_v is 1.25, which makes 10 channels .* multiple of model.mixer.heads=3',
-    ),
+    ({'heads': 3}, 'expand_v is 1.25, which makes 10 channels .* multiple of model.mixer.heads=3'),
     ({'heads': 0}, 'model.mixer.heads=0'),
   ],
 )

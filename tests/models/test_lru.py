@@ -105,11 +105,7 @@ def test_gradients_stay_finite_from_random_values(redrawn, gradients):
 
 
 @pytest.mark.parametrize(
-  'options, message',
-  [
-    ({'r_min': 0.9, 'r_max': 0.5}, 'r_min=0.9'),
-    ({'max_phase': 7.0}, 'max_phase=7.0'),
-  ],
+  'options, message', [({'r_min': 0.9, 'r_max': 0.5}, 'r_min=0.9'), ({'max_phase': 7.0}, 'max_phase=7.0')]
 )
 def test_errors_name_the_option(options, message):
   with pytest.raises(ValueError, match=message):

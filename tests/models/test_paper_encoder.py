@@ -73,11 +73,7 @@ def encoder_params(p, mixer, feed_forward):
   return {'embed': embed, 'blocks': blocks} | last
 
 
-TRANSFORMER = {
-  'mixer': {'name': 'attention', 'heads': 2},
-  'feed_forward': 2 * D,
-  'position': 'sinusoidal',
-}
+TRANSFORMER = {'mixer': {'name': 'attention', 'heads': 2}, 'feed_forward': 2 * D, 'position': 'sinusoidal'}
 S4 = {'mixer': {'name': 's4', 'state_size': 4, 'copies': 2}, 'norm': 'batch', 'prenorm': False}
 DLR = {'mixer': {'name': 'dlr', 'state_size': 4}}
 

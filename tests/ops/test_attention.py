@@ -260,8 +260,7 @@ def test_scan_over_layers(draw_attention, value_and_gradients, check_attention):
 
 @pytest.mark.parametrize('together', [False, True])
 @pytest.mark.parametrize(
-  'pattern, hides',
-  [(Full(), False), (Neighbours(12), True), (big_bird(8, 5), False), (big_bird(8, 5), True)],
+  'pattern, hides', [(Full(), False), (Neighbours(12), True), (big_bird(8, 5), False), (big_bird(8, 5), True)]
 )
 def test_shard_map_over_the_batch(
   pattern, together, hides, draw_attention, value_and_gradients, check_attention, attention_oracle

@@ -107,8 +107,7 @@ TABLES = (
 
 
 @pytest.mark.parametrize(
-  ('pattern', 'q_offset'),
-  [*itertools.product(INTERVALS, (0, 30, -30)), *((table, 0) for table in TABLES)],
+  ('pattern', 'q_offset'), [*itertools.product(INTERVALS, (0, 30, -30)), *((table, 0) for table in TABLES)]
 )
 def test_masks_are_the_patterns(attention_visibility, pattern, q_offset):
   """Masks equal the patterns in every kernel block, but queries that see no key see key 0."""

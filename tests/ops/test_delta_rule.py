@@ -137,10 +137,7 @@ def test_backward_pass_keeps_the_arguments_only():
     ({'direction': 'both'}, "direction 'both' is unknown; choose forward, backward"),
     ({'chunk': 6}, 'got chunk=6; choose a power of two'),
     ({'k_BLGN': np.zeros((2, L, G, N + 1), 'f')}, 'got q, k and v of shapes'),
-    (
-      {'beta_BLH': np.zeros((2, L, G), 'f')},
-      r'got log decays and beta .*\(2, 13, 2\); pass one of each',
-    ),
+    ({'beta_BLH': np.zeros((2, L, G), 'f')}, r'got log decays and beta .*\(2, 13, 2\); pass one of each'),
   ],
 )
 def test_errors_name_what_is_wrong(changed, message):
