@@ -200,22 +200,18 @@ def failure(workdir: pathlib.Path, job: Job) -> str:
   folder = workdir / job.folder
   if (folder / run_folder.RESULT).exists():
     return _damage(folder)
-  try:
-    note = run_folder.read_failure(folder) or {}
-  except (DamagedFile, OSError):
-    return ''
-  return note.get('error', '')
+  return _note(folder, 'error')
 
 
 def failed_by_its_values(workdir: pathlib.Path, job: Job) -> bool:
   """True if the run failed because a number was not finite: it would fail again on any machine."""
-  return _kind(workdir / job.folder) == NonFiniteError.__name__
+  return _note(workdir / job.folder, 'kind') == NonFiniteError.__name__
 
 
-def _kind(folder) -> str:
-  """The class of the error with which a run failed; '' if none is recorded."""
+def _note(folder, key: str) -> str:
+  """An entry of failure.json, the sentence or the class of an error; '' if none is recorded."""
   try:
-    return (run_folder.read_failure(folder) or {}).get('kind', '')
+    return (run_folder.read_failure(folder) or {}).get(key, '')
   except (DamagedFile, OSError):
     return ''
 
@@ -326,7 +322,7 @@ def _outcome(job, attempt, workdir):
   if status == AGAIN:
     return WAITING
   folders = [workdir / one.folder for one in attempt.jobs]
-  if any(_kind(each) == InUse.__name__ or files.is_owned(each) for each in folders):
+  if any(_note(each, 'kind') == InUse.__name__ or files.is_owned(each) for each in folders):
     return HELD_UP
   if not (folder / run_folder.FAILURE).exists():
     run_folder.write_failure(folder, RunDied(_last_words(attempt.log, attempt.logged_before, status)))

@@ -3,8 +3,6 @@
 import dataclasses
 import datetime
 import pathlib
-import zipfile
-import zlib
 
 import numpy as np
 
@@ -168,10 +166,13 @@ def _read(path) -> dict[str, np.ndarray]:
       with loaded as stored:
         names = list(stored)
         arrays = {name: np.asarray(stored[name]) for name in ARRAYS if name in names}
-  except (OSError, ValueError, TypeError, AttributeError, EOFError, MemoryError) as error:
-    raise _unreadable(path, error) from error
-  except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
-    raise _unreadable(path, error) from error
+  except Exception as error:  # zipfile, zlib and numpy each raise their own kinds
+    reason = ' '.join(str(error).split())[:160]
+    if 'pickle' in reason:  # which NumPy advises to allow
+      reason = 'it holds other things than arrays of numbers'
+    raise DataError(
+      f'{path} cannot be read as an .npz file ({reason}); write it with numpy.savez.'
+    ) from error
   if single:
     raise DataError(
       f'{path} is a single array; write index, label and prediction with numpy.savez(FILE, index=..., '
@@ -186,13 +187,6 @@ def _read(path) -> dict[str, np.ndarray]:
     held = ', '.join(f'{name} {array.dtype} {list(array.shape)}' for name, array in arrays.items())
     raise DataError(f'{path} holds {held}; save three lists of numbers of the same length.')
   return arrays
-
-
-def _unreadable(path, error):
-  reason = ' '.join(str(error).split())[:160]
-  if 'pickle' in reason:  # which NumPy advises to allow
-    reason = 'it holds other things than arrays of numbers'
-  return DataError(f'{path} cannot be read as an .npz file ({reason}); write it with numpy.savez.')
 
 
 def _whole(path, name, array_N) -> np.ndarray:

@@ -27,7 +27,7 @@ import numpy as np
 from lra_spt import files
 from lra_spt.config import loading
 from lra_spt.config.regimes import get_regime
-from lra_spt.config.values import is_number, problem
+from lra_spt.config.values import is_number, is_whole, problem
 from lra_spt.errors import ConfigError, touching
 from lra_spt.files import checksums
 from lra_spt.report.runs import schema
@@ -269,7 +269,8 @@ def _metrics_line(line):
     record = json.loads(line)
   except (ValueError, RecursionError):
     return None
-  return record if schema.is_metrics_line(record) else None
+  whole = isinstance(record, dict) and is_whole(record.get('step')) and isinstance(record.get('split'), str)
+  return record if whole else None
 
 
 def last_loss(folder: pathlib.Path) -> float | None:

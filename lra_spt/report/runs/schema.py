@@ -8,7 +8,7 @@ import dataclasses
 import pathlib
 from typing import Any
 
-from lra_spt.config.values import is_whole, problem
+from lra_spt.config.values import problem
 from lra_spt.errors import FieldError
 
 
@@ -142,8 +142,3 @@ def stage_problem(stage: Any) -> str | None:
   """The first thing that is wrong with a stage.json, or None."""
   missing = [key for key in Stage.NEEDED if key not in stage]
   return f'it lacks the key {missing[0]}' if missing else problem(Stage, stage)
-
-
-def is_metrics_line(record: Any) -> bool:
-  """True for a line of metrics.jsonl: {'step': int, 'split': str, name: value}."""
-  return isinstance(record, dict) and is_whole(record.get('step')) and isinstance(record.get('split'), str)
