@@ -14,15 +14,8 @@ def test_listops_tokens_keep_their_brackets():
 
 def test_vocabulary_is_ordered_by_frequency_then_alphabet():
   counts = {'b': 2, 'a': 2, 'z': 9, 'rare': 1}
-  assert tokenizers.build_vocabulary(counts, minimum=2) == (
-    '<mask>',
-    '<pad>',
-    '<unk>',
-    '<eos>',
-    'z',
-    'a',
-    'b',
-  )
+  frequent = tokenizers.build_vocabulary(counts, minimum=2)
+  assert frequent == ('<mask>', '<pad>', '<unk>', '<eos>', 'z', 'a', 'b')
   assert tokenizers.build_vocabulary(counts)[tokenizers.MASK] == '<mask>'
   assert len(tokenizers.build_vocabulary(dict.fromkeys(tokenizers.LISTOPS_TOKENS, 1))) == 19
 

@@ -21,19 +21,7 @@ from data_prep.pathfinder import released
 from data_prep.sources import bidmc, cifar10, listops, npz, retrieval, speech_commands, text
 
 ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
-NUMBERS = [
-  b'-1',
-  b'0',
-  b'99999999999999999999',
-  b'1e999',
-  b'nan',
-  b'NaN',
-  b'inf',
-  b'0x10',
-  b'1_0',
-  b'\xd9\xa3',
-  b'',
-]
+NUMBERS = [*b'-1 0 99999999999999999999 1e999 nan NaN inf 0x10 1_0 \xd9\xa3'.split(), b'']
 WIDE = [2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1, 0, 1]
 
 

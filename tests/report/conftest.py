@@ -80,13 +80,16 @@ def make_run(
       prediction=prediction_N,
       **group,
     )
-  result = {
+  about = {
     'task': task,
     'model': model,
     'regime': regime,
     'causal': causal,
     'protocol': protocol,
     'seed': seed,
+  }
+  machine = {'platform': 'cpu', 'device_kind': 'cpu', 'devices': 1, 'cpu_count': 2, 'host_memory_gib': 24.0}
+  result = about | {
     'metric': metric,
     'metrics': {
       'validation': {metric: right + 0.01, 'loss': 1.2},
@@ -94,13 +97,7 @@ def make_run(
     },
     'parameters': 131_466,
     'stages': stages,
-    'hardware': {
-      'platform': 'cpu',
-      'device_kind': 'cpu',
-      'devices': 1,
-      'cpu_count': 2,
-      'host_memory_gib': 24.0,
-    },
+    'hardware': machine,
     'versions': {'jax': '0.10.2', 'flax': '0.12.8'},
     'commit': '0123456789abcdef',
     'date': '2026-11-21',
@@ -125,37 +122,15 @@ def _stage(folder, name, seed, steps, reached, metric):
   stage.mkdir()
   lines = []
   for step in range(20, steps + 1, 20):
-    lines.append(
-      {
-        'step': step,
-        'split': 'train',
-        'loss': 2 * math.exp(-step / steps),
-        'learning_rate': 1e-3,
-        'examples_per_second': 900.0,
-        'seconds': step * 0.07,
-      }
-    )
+    line = {'step': step, 'split': 'train', 'loss': 2 * math.exp(-step / steps), 'learning_rate': 1e-3}
+    lines.append(line | {'examples_per_second': 900.0, 'seconds': step * 0.07})
     if step % 40 == 0:
-      extra = {'mae': 0.3} if metric == 'r2' else {}
-      lines.append(
-        {
-          'step': step,
-          'split': 'validation',
-          'loss': 1.5,
-          metric: reached * (1 - math.exp(-4 * step / steps)),
-          **extra,
-        }
-      )
+      line = {'step': step, 'split': 'validation', 'loss': 1.5}
+      line |= {metric: reached * (1 - math.exp(-4 * step / steps))}
+      lines.append(line | ({'mae': 0.3} if metric == 'r2' else {}))
   (stage / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
-  return {
-    'steps': steps,
-    'examples': steps * 64,
-    'epochs': steps * 64 / 4000,
-    'seconds': steps * 0.07,
-    'flops_per_step': 3.1e9,
-    'best_step': steps,
-    'metrics': {metric: reached},
-  }
+  report = {'steps': steps, 'examples': steps * 64, 'epochs': steps * 64 / 4000, 'seconds': steps * 0.07}
+  return report | {'flops_per_step': 3.1e9, 'best_step': steps, 'metrics': {metric: reached}}
 
 
 ARMS = {
