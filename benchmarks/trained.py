@@ -11,7 +11,7 @@ from lra_spt.errors import DataError, UserError
 from lra_spt.report.runs import restored, run_folder
 from lra_spt.report.study import table as studies
 from lra_spt.report.study.any_folder import read_any
-from lra_spt.runs import experiment, restore
+from lra_spt.runs import experiment
 from lra_spt.studies import demo
 
 SEEDS = (101, 102, 103, 104, 105)  # of the demo; seeds 0 and 1, on which the task was chosen, are not used
@@ -119,7 +119,7 @@ def course(workdir, data_dir, rows: dict[str, str] = ROWS, column: str = COLUMN)
     'rows': rows,
     'column': column,
     'curves': [_curve(run, regime) for regime, of_regime in runs.items() for run in of_regime],
-    'images': {'seed': first.seed} | shown(restore.restore(first.path, data_dir)),
+    'images': {'seed': first.seed} | shown(demo.restore(first.path, data_dir)),
   }
   return content | {key: first.result[key] for key in ORIGIN}
 
