@@ -380,14 +380,11 @@ def test_models_on_another_version_of_a_set_have_no_leads_over_others(study):
     change(study.folder, f's4_{regime}', fingerprints={'data': 'b'})
   table = read()
   assert ('S4', 'Image') in told(table)
-  assert 'S4' not in {name for gap in table.findings.gaps if gap.place == 'Image' for name in names_of(gap)}
+  gaps = [gap for gap in table.findings.gaps if gap.place == 'Image']
+  assert 'S4' not in {side.name for gap in gaps for side in (gap.leader, gap.other)}
   assert notes.cautions(table) == [
     'The runs of image used several versions of its set; those on different versions are not compared.'
   ]
-
-
-def names_of(gap):
-  return {gap.leader.name, gap.other.name}
 
 
 def test_runs_that_are_no_seeds_of_one_way_of_training_are_named(study):
