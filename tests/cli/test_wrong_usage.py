@@ -223,7 +223,7 @@ USAGES = [
   (['inspect', 'imagenet', '--data_dir=D'], ["'imagenet'", '--register', 'list tasks']),
   (['inspect', 'bidmc', '--data_dir=D'], ['bidmc_hr, bidmc_rr, bidmc_spo2']),
   (['inspect', 'cifar10', '--data_dir=D'], ['lra-spt prepare cifar10']),
-  (['inspect', 'stripes', '--data_dir=D', '--sample=-1'], ['sample of 0']),
+  (['inspect', 'stripes', '--data_dir=D', '--sample=-1'], ['at least 0']),
   (['inspect', 'stripes', '--data_dir=nothing'], ['nothing/stripes', 'lra-spt prepare stripes']),
   (['inspect', 'stripes', '--data_dir={data}', '--examples=0'], ['at least 1']),
   (['inspect', 'stripes', '--data_dir={data}', '--protocol=clear'], ['--protocol', 'Did you mean clean?']),

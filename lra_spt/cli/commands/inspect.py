@@ -14,7 +14,7 @@ def parser() -> flags.Parser:
   )
   parser.add_argument(
     '--examples',
-    type=flags.whole(),
+    type=flags.whole(1),
     default=8,
     help='how many to show: images per class, or texts or curves in total (default: 8)',
   )
@@ -22,7 +22,7 @@ def parser() -> flags.Parser:
     '--protocol', default='clean', choices=('clean', 'paper'), help='whose splits to use (default: clean)'
   )
   sampling = 'examples to read from every split, 0 for all (default: all of a small set, else a few thousand)'
-  parser.add_argument('--sample', type=flags.whole(), help=sampling)
+  parser.add_argument('--sample', type=flags.whole(0), help=sampling)
   flags.add_register(parser)
   return parser
 

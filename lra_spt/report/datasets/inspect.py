@@ -92,13 +92,8 @@ def inspect_set(
     examples: number of examples to show, see `choose`.
 
   Raises:
-    MissingFile, ConfigError, DataError: the set cannot be opened, see `examples.open_split`, or an argument
-      is out of its range.
+    MissingFile, ConfigError, DataError: the set cannot be opened, see `examples.open_split`.
   """
-  if protocol not in ('clean', 'paper'):
-    raise DataError(f'There is no protocol {protocol!r}: choose clean or paper.')
-  if examples < 1 or (sample is not None and sample < 0):
-    raise DataError('Ask for at least 1 example to see, and for a sample of 0 (all) or more.')
   if protocol == 'paper':
     task = task.as_published()
   opened, files, metadata = _open(task, data_dir)

@@ -63,9 +63,7 @@ def read_restored(folder):
     return None
   try:
     with path.open('rb') as file, np.load(file, allow_pickle=False) as stored:
-      inputs = RestoredInputs(
-        **{field.name: stored[field.name] for field in dataclasses.fields(RestoredInputs)}
-      )
+      inputs = RestoredInputs(**{name: stored[name] for name in ARRAYS})
     n, length = inputs.hidden.shape
     sound = (
       n >= 1
@@ -78,9 +76,7 @@ def read_restored(folder):
       and inputs.original.shape in ((n, length), (n, length, 3))
     )
     if not sound:
-      held = (
-        f'{field.name} {getattr(inputs, field.name).dtype}' for field in dataclasses.fields(RestoredInputs)
-      )
+      held = (f'{name} {getattr(inputs, name).dtype}' for name in ARRAYS)
       raise ValueError(f'it holds {", ".join(held)} of other shapes or types')
     return dataclasses.replace(inputs, step=int(inputs.step))
   except Exception as error:  # zipfile, zlib and numpy each raise their own kinds
