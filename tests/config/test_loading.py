@@ -484,12 +484,6 @@ def test_digest_is_eight_hex_digits_and_the_same_everywhere():
   assert loading.digest({'lr': 1e-3}) != loading.digest({'lr': 1.0000001e-3})
 
 
-def test_config_is_a_leaf():
-  with open(loading.__file__) as file:
-    imports = {line.split()[1].split('.')[0] for line in file if line.startswith(('import ', 'from '))}
-  assert imports - set(sys.stdlib_module_names) == {'ml_collections', 'lra_spt'}
-
-
 # --- protocol
 
 

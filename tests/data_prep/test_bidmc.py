@@ -238,15 +238,8 @@ def test_short_recordings_and_unreadable_files_are_named(tmp_path, layout):
 
 
 TS_HEADER = [
-  '# Windows of BIDMC',
-  '@problemName BIDMC32HR',
-  '@timeStamps false',
-  '@missing false',
-  '@univariate false',
-  '@dimensions 2',
-  '@equalLength true',
-  '@targetlabel true',
-  '@data',
+  *('# Windows of BIDMC', '@problemName BIDMC32HR', '@timeStamps false', '@missing false'),
+  *('@univariate false', '@dimensions 2', '@equalLength true', '@targetlabel true', '@data'),
 ]
 TS = {
   'TRAIN': ['0.1,0.2,0.3:1,-0.5,1.5:93.875', '0.2,0.3,0.4:-0.5,1.5,1e-1:94', '0.3,0.4,0.5:0,0,0:21.25'],
