@@ -206,9 +206,9 @@ class FinishedRun:
     folders = [f for f in run.glob(f'{stage}-*') if (f / run_folder.METRICS).exists()]
     return max(folders, key=lambda f: ((f / run_folder.METRICS).stat().st_mtime_ns, f.name), default=None)
 
-  def stage(self, name, key, default=None):
-    """A value of one stage from result.json, e.g. stage('pretrain', 'examples', 0), or the default."""
-    return self.result['stages'].get(name, {}).get(key, default)
+  def stage(self, name, key):
+    """A value of one stage from result.json, e.g. stage('pretrain', 'examples'), or None."""
+    return self.result['stages'].get(name, {}).get(key)
 
   def total(self, key):
     """Sum over both stages of 'steps', 'examples', 'seconds' or 'flops' (per step times steps), or None."""

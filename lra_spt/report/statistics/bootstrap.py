@@ -217,7 +217,7 @@ def kendall(x, y):
     return (sign_x * sign_y).sum(-1) / np.sqrt((sign_x**2).sum(-1) * (sign_y**2).sum(-1))
 
 
-def rank_stability(tasks, *, resamples=RESAMPLES) -> ConfidenceInterval:
+def rank_stability(tasks) -> ConfidenceInterval:
   """Mean over tasks of Kendall's tau-b between the scores of the same models in two ways of training.
 
   Args:
@@ -233,12 +233,12 @@ def rank_stability(tasks, *, resamples=RESAMPLES) -> ConfidenceInterval:
     tau = float(kendall(*([p.mean for p in side] for side in (before, after))))
     if not math.isnan(tau):
       taus.append(tau)
-      drawn_BP = draws([*before, *after], stream=number, resamples=resamples)
+      drawn_BP = draws([*before, *after], stream=number)
       drawn.append(np.nan_to_num(kendall(drawn_BP[:, : len(before)], drawn_BP[:, len(before) :])))
   return _order(taus, drawn)
 
 
-def rank_agreement(of: Sequence[Parts], other, *, stream: int = 0, resamples=RESAMPLES) -> ConfidenceInterval:
+def rank_agreement(of: Sequence[Parts], other, *, stream: int = 0) -> ConfidenceInterval:
   """Kendall's tau-b between the scores of models and numbers of theirs that are fixed, such as printed ones.
 
   Args:
@@ -250,7 +250,7 @@ def rank_agreement(of: Sequence[Parts], other, *, stream: int = 0, resamples=RES
   tau = float(kendall([p.mean for p in of], other))
   if math.isnan(tau):
     return _order([], [])
-  drawn_BP = draws(of, stream=stream, resamples=resamples)
+  drawn_BP = draws(of, stream=stream)
   return _order([tau], [np.nan_to_num(kendall(drawn_BP, np.asarray(other, np.float64)))])
 
 

@@ -80,7 +80,6 @@ class Pair(_Estimated):
 
   score = property(lambda self: self.pretrained.score)
   regime = property(lambda self: self.pretrained.regime)
-  task = property(lambda self: self.pretrained.runs[0].task)
   protocol = property(lambda self: self.pretrained.runs[0].protocol)
   bounds = property(lambda self: self.score.gain_bounds)
   unit_name = property(lambda self: self.pretrained.runs[0].unit_name)
