@@ -14,7 +14,7 @@ from lra_spt.models import register_mixer
 from lra_spt.models.registry import _MIXERS
 from lra_spt.runs.build import build, resolve
 from lra_spt.training.evaluate import evaluation_step
-from lra_spt.training.programs import KEPT, forget_programs, shared
+from lra_spt.training.programs import CACHED, forget_programs, shared
 from lra_spt.training.step import StepProgram, train_steps
 
 
@@ -101,10 +101,10 @@ def test_the_oldest_are_forgotten():
   made = []
   make = shared(lambda key: made.append(key) or object())
   first = make(0)
-  assert [make(key) for key in range(KEPT)][0] is first
-  make(KEPT)
+  assert [make(key) for key in range(CACHED)][0] is first
+  make(CACHED)
   assert make(0) is not first
-  assert len(made) == KEPT + 2
+  assert len(made) == CACHED + 2
   forget_programs()
   make(0)
-  assert len(made) == KEPT + 3
+  assert len(made) == CACHED + 3
