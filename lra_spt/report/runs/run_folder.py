@@ -247,9 +247,7 @@ def read_result(workdir: pathlib.Path) -> dict:
   result, digests = checksums.read(
     path, 'the result of a run', REPEAT, functools.partial(problem, schema.Result)
   )
-  checksums.check_beside(
-    path, digests, f'delete {RESULT} and run the command of the run again, which evaluates only'
-  )
+  checksums.check_beside(path, digests, REPEAT)
   return result
 
 
