@@ -186,8 +186,8 @@ def test_plots_and_table(executed):
   _, outputs = executed
   assert [len(pictures(outputs[cell])) for cell in ('look-at-data', 'plot', 'restore')] == [1, 1, 1]
   table = printed(outputs['plot'])
-  assert 'masked self-pretraining over scratch' in table
-  assert '95 % interval' in table
+  assert 'Masked self-pretraining: Transformer on stripes' in table
+  assert 'scratch' in table
 
 
 def test_restores_pixels(executed):

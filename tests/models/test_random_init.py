@@ -81,7 +81,7 @@ def test_ssm_redraws_state_space_parameters_only(made):
 def test_models_without_state_space_parameters_refuse(make_model):
   with pytest.raises(ValueError, match="'ssm', but the mixer 'attention' has no state-space parameters"):
     make_model(random_init='ssm')
-  with pytest.raises(ValueError, match="random_init is 'ssn'; choose '' "):
+  with pytest.raises(ValueError, match="random_init is 'ssn'.* Did you mean ssm"):
     ModelSpec('test', 8, 1, {'name': 'attention'}, random_init='ssn')
 
 

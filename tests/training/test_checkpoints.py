@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptio
 
 @pytest.fixture(autouse=True)
 def collected():
-  """What Orbax leaves behind of a failed restore is of its test, not of a later one."""
+  """Collects what Orbax leaves behind of a failed restore in its own test, not in a later one."""
   yield
   gc.collect()
 
