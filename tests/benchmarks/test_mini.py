@@ -110,7 +110,7 @@ def test_curves_of_two_cells(tmp_path, monkeypatch):
   images_NL = np.arange(64, dtype=np.uint8).reshape(4, 16)
   index_N, hidden_NL = np.arange(4, dtype=np.int32), images_NL % 2 == 0
   images = restored.RestoredInputs(index_N, images_NL, hidden_NL, images_NL + 1, step=5)
-  monkeypatch.setattr(trained.restore, 'restore', lambda folder, data_dir: images)
+  monkeypatch.setattr(trained.demo, 'restore', lambda folder, data_dir: images)
   content = trained.course(tmp_path, 'data', rows, 'PathX')
   scratch, _, masked, _ = content['curves']
   assert scratch['pretraining'] == 0 < masked['pretraining'] < masked['step'][0]
