@@ -143,7 +143,7 @@ class MlflowWriter:
       return
     run_name, tags = f'{directory.parent.name}/{directory.name}', {'lra_spt.stage': identifier}
     self._run = self._client.create_run(number, run_name=run_name, tags=tags).info.run_id
-    params = [Param(key, str(value)) for key, value in flattened(about).items()]
+    params = [Param(key, str(value)) for key, value in flattened(about).items() if value != {}]
     for start in range(0, len(params), 100):
       self._client.log_batch(self._run, params=params[start : start + 100])
 
