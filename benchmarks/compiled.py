@@ -14,7 +14,7 @@ import sys
 import tempfile
 
 from benchmarks import harness
-from lra_spt.config import mixers as mixer_rows
+from lra_spt.config import mixers
 
 LIMIT = 900.0  # seconds of a case
 MODELS = ('transformer_rotary', 's4')
@@ -91,7 +91,7 @@ def run_field_compiled(arguments):
   Compiles the step of masked pretraining with the config of the task and the default row of the mixer.
   """
   parser = harness.parser(run_field_compiled, 'field_compiled.json')
-  harness.add_names(parser, '--mixers', sorted({*mixer_rows.rows()} - {'none'}))  # `none` is no model
+  harness.add_names(parser, '--mixers', sorted({*mixers.rows()} - {'none'}))  # `none` is no model
   harness.add_names(parser, '--tasks', CONFIGS)
   parser.add_argument('--topology', default='v5e:2x2', help='slice (%(default)s)')
   harness.add_resume(parser, LIMIT)

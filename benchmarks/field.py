@@ -16,7 +16,7 @@ from flax import nnx
 from benchmarks import harness, ssm
 from benchmarks.peers import mamba2_torch, mega_torch, torch_transformer
 from benchmarks.ssm import Size
-from lra_spt.config import mixers as mixer_rows
+from lra_spt.config import mixers
 from lra_spt.config.protocol import CLEAN
 from lra_spt.errors import UserError
 from lra_spt.models import make_mixer
@@ -60,7 +60,7 @@ PAGED_SIZE, PAGED_SMALL = Size(8, 1024, 128, 4), Size(2, 32, 16, 1)
 
 def options(name: str) -> dict:
   """The options of a mixer as a config sets them that has no row for its task."""
-  row = mixer_rows.rows()[name]
+  row = mixers.rows()[name]
   mixer = {key.removeprefix('model.mixer.'): row[key] for key in row if key.startswith('model.mixer.')}
   return {'name': name} | OPTIONS.get(name, {}) | mixer
 
@@ -129,7 +129,7 @@ def run_field(arguments):
   FLOPs are those of a step by formula (as counted by lra-spt train).
   """
   parser = harness.parser(run_field, 'field_cpu.json')
-  harness.add_names(parser, '--mixers', [*mixer_rows.rows(), *PEERS])
+  harness.add_names(parser, '--mixers', [*mixers.rows(), *PEERS])
   harness.add_names(parser, '--sizes', SIZES)
   parser.add_argument('--causal', action='store_true', help='the causal forms')
   harness.add_quick(parser, rounds=5)
@@ -315,7 +315,7 @@ def run_slopes(arguments):
   their memory still counts.
   """
   parser = harness.parser(run_slopes, 'slopes.json')
-  harness.add_names(parser, '--mixers', mixer_rows.rows())
+  harness.add_names(parser, '--mixers', mixers.rows())
   harness.add_names(parser, '--axes', AXES)
   parser.add_argument('--longest', type=float, default=5.0, help='seconds of a step (%(default)s)')
   harness.add_resume(parser)
