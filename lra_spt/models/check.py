@@ -193,7 +193,15 @@ class _Probe:
 
   def check_rows(self):
     """Checks that rows do not influence each other. In evaluation, where no layer normalises over the batch,
-    it changes one row at a time. In training it reverses rows and keys, which must reverse the outputs."""
+    it changes one row at a time. In training it reverses rows and keys, which must reverse the outputs. If
+    the mixer declares `shared_draws`, all keys are equal, so it does not matter whose key it takes."""
+    shared = getattr(mixer_class(self.name), 'shared_draws', '')
+    if not isinstance(shared, str):
+      raise ConfigError(
+        f"The mixer {self.name!r} sets shared_draws to {shared!r}: name what all rows share, as 'the dropped "
+        "values of the kernel'."
+      )
+    keys_B = _keys()[np.zeros(ROWS, int)] if shared else _keys()
     y_BLD = self.evaluated(self.raised, self.rest, self.x_BLD, self.full_B)
     for row in range(ROWS):
       moved_BLD = np.where(np.arange(ROWS)[:, None, None] == row, self.other_x_BLD, self.x_BLD)
@@ -204,15 +212,16 @@ class _Probe:
           'row, so scores would depend on the batch size; the axes of x_BLD are batch, length and width: let '
           'sums, scans and softmax run along axis 1.'
         )
-    drawn_BLD, *_ = self.run(self.raised, self.rest, self.x_BLD, self.full_B)
-    turned_BLD, *_ = self.run(self.raised, self.rest, self.x_BLD[::-1], self.full_B, keys_B=_keys()[::-1])
+    drawn_BLD, *_ = self.run(self.raised, self.rest, self.x_BLD, self.full_B, keys_B=keys_B)
+    turned_BLD, *_ = self.run(self.raised, self.rest, self.x_BLD[::-1], self.full_B, keys_B=keys_B[::-1])
     if _largest(turned_BLD[::-1] - drawn_BLD) > TOLERANCE * _largest(drawn_BLD):
       raise ConfigError(
         f'The mixer {self.name!r} draws for one row with the key of another: its output for a row changes '
         'with the place of the row in the batch, so training would depend on how a batch is split; draw for '
-        'row b from rngs[b], as jax.vmap over rngs does.'
+        'row b from rngs[b], as jax.vmap over rngs does, or name in the class attribute shared_draws what '
+        'all rows share on purpose.'
       )
-    return 'rows of a batch independent'
+    return 'rows of a batch independent' + (f', except that they share {shared}' if shared else '')
 
   def check_look_ahead(self):
     for start in {1, self.length // 2, self.length - 1} - {0}:

@@ -33,6 +33,10 @@ then hold, but may not add any (as nnx.sow does).
 A mixer whose class sets `gates_residual = True` returns a pair (h_BLD, gate_BLD). Its block then adds
 gate (h - x), where x is the input of the block before any norm; for other mixers it adds y.
 
+A mixer that draws once for all rows of a batch, by the key rngs[0], names in the class attribute
+`shared_draws` what the rows share, such as 'the dropped values of the kernel'. `check` prints it, and exempts
+no other influence between rows.
+
 Optional methods:
 
 - `flops(length) -> int`: floating-point operations of one forward pass over one sequence, without those of

@@ -18,9 +18,9 @@ def spec(name, *, causal=False, protocol=CLEAN, length=40, precision='float32', 
 
 @pytest.mark.parametrize(
   'name, causal, options',
-  [('none', False, {}), ('attention', False, {'heads': 2, 'rotary': True}), ('dlr', True, {'state_size': 4})],
-)  # test_every_mixer.py asks more of all
-def test_mixers_of_the_tree_pass(name, causal, options):
+  [('none', False, {}), ('mingru', True, {})],  # test_every_mixer.py checks all
+)
+def test_the_check_says_what_it_did(name, causal, options):
   """Bidirectional forms are checked under the clean protocol, causal forms under the published one."""
   protocol = PAPER if causal else CLEAN
   actual = check.check_mixer(spec(name, causal=causal, protocol=protocol, **options))
@@ -255,6 +255,30 @@ class DropsAllRowsAlike(RowDropout):
     return jnp.broadcast_to(jax.random.bernoulli(rngs[0], 0.5, shape[1:])[None], shape)
 
 
+class Declared(DropsAllRowsAlike):
+  shared_draws = 'the positions that it drops'
+
+
+register_mixer('shares_on_purpose')(Declared)
+
+
+@register_mixer('shares_and_sums_rows')
+class SharesAndSumsRows(Declared):
+  def __call__(self, x_BLD, **common):
+    y_BLD = super().__call__(x_BLD, **common)
+    return y_BLD if common['deterministic'] else jnp.cumsum(y_BLD, axis=0)
+
+
+@register_mixer('shares_less_than_it_says')
+class SharesLessThanItSays(DropsByTheFirstKey):
+  shared_draws = 'the positions that it drops'
+
+
+@register_mixer('shares_without_saying_what')
+class SharesWithoutSayingWhat(DropsAllRowsAlike):
+  shared_draws = True
+
+
 @register_mixer('old_call')
 class OldCall(Convolution):
   def __call__(self, x_BLD, mask=None):
@@ -318,7 +342,10 @@ BROKEN = {
   ('sums_rows', False): "'sums_rows' mixes the rows of a batch",
   ('sums_rows_silently', True): "'sums_rows_silently' mixes the rows of a batch",
   ('drops_by_the_first_key', False): "'drops_by_the_first_key' draws for one row with the key of another",
-  ('drops_all_rows_alike', True): "'drops_all_rows_alike' draws for one row with the key of another",
+  ('drops_all_rows_alike', True): "'drops_all_rows_alike' draws for one .* attribute shared_draws",
+  ('shares_and_sums_rows', False): "'shares_and_sums_rows' draws for one row with the key of another",
+  ('shares_less_than_it_says', False): "'shares_less_than_it_says' draws for one row with the key of another",
+  ('shares_without_saying_what', False): "'shares_without_saying_what' sets shared_draws to True: name what",
 }
 
 
@@ -355,6 +382,11 @@ def test_masks_that_leave_a_softmax_finite_pass(name):
 
 def test_a_mixer_that_draws_by_row_passes():
   assert check.check_mixer(spec('row_dropout'))[2] == 'rows of a batch independent'
+
+
+def test_a_mixer_may_declare_what_its_rows_share():
+  rows = check.check_mixer(spec('shares_on_purpose'))[2]
+  assert rows == 'rows of a batch independent, except that they share the positions that it drops'
 
 
 def test_only_demands_of_the_form_and_the_protocol_are_checked():

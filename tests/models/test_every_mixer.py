@@ -16,7 +16,7 @@ from flax import nnx
 from lra_spt.config import mixers
 from lra_spt.config.protocol import CLEAN
 from lra_spt.errors import ConfigError
-from lra_spt.models import ExecutionSpec, InputSpec, ModelSpec, Recipe, registry
+from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, Recipe, check, registry
 from lra_spt.models.check import QUICK
 from lra_spt.models.encoder import increment
 from lra_spt.models.heads import HeadSpec
@@ -189,6 +189,25 @@ def test_mixer(name):
       half = abstract(name, causal, dtype=jnp.bfloat16)
       y_half = jit(lambda params, x: nnx.merge(half, params, state[1])(x, lengths_B=FULL))(params, X)  # noqa: B023
       close(increment(X, y_half), y, 0.05)
+
+
+@pytest.mark.parametrize(
+  'name, causal, others',
+  [
+    *((name, mixers.has_causal_form(name), {}) for name in mixers.ROWS),
+    ('longconv', False, {'threshold': 0.0}),  # at this length its row leaves few values to drop
+    ('performer', False, {'features': 'favor', 'random_features': 4}),
+    *(
+      pytest.param(name, False, {}, marks=pytest.mark.slow)
+      for name in mixers.ROWS
+      if mixers.has_causal_form(name)
+    ),
+  ],
+)
+def test_every_mixer_passes_the_check(name, causal, others):
+  """`lra-spt check` asks the same of a mixer of the package as of one from outside it."""
+  spec = ModelSpec('m', WIDTH, 1, {'name': name} | options_of(name) | others)
+  assert len(check.check_mixer(MixerSpec(spec, LENGTH, causal, CLEAN, ExecutionSpec()))) == 4 + causal
 
 
 @pytest.mark.slow

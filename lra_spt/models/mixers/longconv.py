@@ -95,3 +95,4 @@ class LongConv(LongConvolution):
   """
 
   kernel_type = SquashedKernel
+  shared_draws = 'the values of the kernel that kernel_dropout drops, as published'

@@ -42,6 +42,8 @@ class Performer(KernelAttention):
     ConfigError: an option is out of range.
   """
 
+  shared_draws = "the random features of features='favor', as published"
+
   def __init__(
     self,
     width: int,
