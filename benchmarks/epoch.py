@@ -18,7 +18,6 @@ from benchmarks import harness
 from configs.studies import mini_table
 from data_prep import catalogue
 from lra_spt.config import loading
-from lra_spt.data import splits
 from lra_spt.data.tasks import Task, Tokens
 from lra_spt.distributed import sharding
 from lra_spt.report.runs import run_folder
@@ -38,16 +37,6 @@ WHOLE_RUNS = [f'{task}:{model}' for task in mini_table.TASKS for model in mini_t
 STEPS = 250  # of each stage of a shortened run
 STAGES = ('pretrain', 'finetune')
 AGAIN = 1  # the best state is validated once more at the end of a stage
-
-
-def counts(task: Task) -> dict[str, int]:
-  """Examples of each split of the published set."""
-  stored = catalogue.owner(task.dataset).counts
-  if task.splits == 'grouped':  # 70/15/15 of the groups, which are not known here
-    held = int(0.15 * stored['train'])
-    return {'train': stored['train'] - 2 * held, 'validation': held}
-  positions_of = splits.split_positions(task.splits, {'counts': stored})
-  return {name: len(positions) for name, (_, positions) in positions_of.items()}
 
 
 def random_batch(task: Task, rows: int) -> dict[str, np.ndarray]:
@@ -102,7 +91,7 @@ def measured(case: str, rounds: int, positions: int = POSITIONS) -> dict:
   built = stages_of(resolve(loading.load(f'configs/{case.replace(":", ".py:", 1)}')))['finetune']
   length = built.task.length * built.task.documents
   rows = max(1, min(built.spec.batch_size, positions // length))
-  seconds, count = seconds_of_parts(built, rows, rounds), counts(built.task)
+  seconds, count = seconds_of_parts(built, rows, rounds), catalogue.published_counts(built.task)
   # From one evaluation to the next.
   trained = built.spec.evaluate_every * built.spec.batch_size or count['train'] * built.spec.data_fraction
   parts = {

@@ -15,6 +15,8 @@ import re
 from collections.abc import Callable, Mapping
 
 from data_prep import official
+from lra_spt.data import splits
+from lra_spt.data.tasks import Task
 from lra_spt.errors import ConfigError, DataError, nearest
 
 
@@ -75,6 +77,7 @@ class Entry:
     generator: makes it without files; None if it cannot be generated.
     archives: official files; the first one is downloaded.
     counts: examples per file of the published set; empty if unknown.
+    groups: {name of a set: sizes of the groups of its training file}; empty if it has none.
     resized: counts of a generated set for a number of training examples; None if the other files keep their
       published counts.
     cost: cost of one example; None if unknown.
@@ -88,6 +91,7 @@ class Entry:
   generator: Maker | None = None
   archives: tuple[official.Archive, ...] = ()
   counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  groups: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
   resized: Callable[[int], Mapping[str, int]] | None = None
   cost: Cost | None = None
   class_names: tuple[str, ...] = ()
@@ -122,6 +126,14 @@ def _names(text):
   return tuple(text.split())
 
 
+def _windows(of_a_recording: int) -> tuple[int, ...]:
+  """Windows of each of BIDMC's 46 patients, who have one recording each, except for three (see
+  `sources.bidmc.SAME_PATIENT`)."""
+  recordings = (1,) * 5 + (4,) + (1,) * 10 + (4,) + (1,) * 14 + (2,) + (1,) * 14
+  return tuple(of_a_recording * count for count in recordings)
+
+
+_WINDOWS = _windows(150)
 _OPINIONS, _PATHS = ('negative', 'positive'), ('apart', 'joined')
 _OBJECTS = _names('airplane automobile bird cat deer dog frog horse ship truck')
 
@@ -208,6 +220,12 @@ SETS = {
       importer=Maker(Lazy('sources.bidmc', 'prepare_bidmc'), _FILES),
       archives=(official.BIDMC, *official.BIDMC_WINDOWS),
       counts={'train': 7_950},
+      # One recording lacks readings of the respiratory rate.
+      groups={
+        'bidmc_hr': _WINDOWS,
+        'bidmc_rr': (*_WINDOWS[:9], 71, *_WINDOWS[10:]),
+        'bidmc_spo2': _WINDOWS,
+      },
       cost=Cost(stored=17_300, seconds=1.2e-3),
       makes=('bidmc_hr', 'bidmc_rr', 'bidmc_spo2'),
     ),
@@ -251,6 +269,7 @@ SETS = {
       importer=Maker(Lazy('sources.mini', 'prepare_pulse'), _FILES),
       archives=(official.BIDMC,),
       counts={'train': 8_374},
+      groups={'pulse_mini': _windows(158)},
       cost=Cost(stored=1_920, seconds=9.5e-4),
     ),
     Entry(
@@ -297,6 +316,24 @@ def _check_name(name):
 def owner(name: str) -> Entry | None:
   """The entry that makes the prepared set of that name, or None."""
   return next((entry for entry in SETS.values() if name in (entry.name, *entry.sets)), None)
+
+
+def published_counts(task: Task) -> dict[str, int] | None:
+  """The number of examples in each split of a task's published set; None if it is unknown."""
+  entry = owner(task.dataset)
+  if entry is None or not entry.counts:
+    return None
+  groups = entry.groups.get(task.dataset)
+  stored = {
+    'counts': {'train': sum(groups)} if groups else entry.counts,
+    'groups': {'train': groups},
+    'source': entry.name,
+  }
+  try:
+    parts = splits.split_positions(task.splits, stored)
+  except (KeyError, DataError):  # the set has no such file, or the sizes of its groups are unknown
+    return None
+  return {name: len(positions) for name, (_, positions) in parts.items()}
 
 
 def find(name: str, own: str | None = None) -> Entry:

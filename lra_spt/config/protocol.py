@@ -81,10 +81,10 @@ class Protocol:
   """BatchNorm statistics count padded positions: BatchNorm1d runs over batch x length
   (components.py:262-321). Otherwise only valid positions count."""
 
-  unscaled_inputs: bool
-  """BIDMC's signals enter as stored, neither shifted nor scaled (ts.py; according to the paper's appendix C.3
-  they are mapped to [-1, 1]). Otherwise each channel has mean 0 and deviation 1 over the training
-  patients."""
+  input_range: bool
+  """BIDMC's signals are mapped to [-1, 1] between the least and the largest value of each channel in training
+  (appendix C.3; the published code reads them as stored, ts.py). Otherwise each channel has mean 0 and
+  deviation 1 over the training patients."""
 
   l1_selection: Literal['mae', 'r2']
   """The metric that picks the best pretraining checkpoint under the L1 loss: the published configs take the
@@ -124,7 +124,7 @@ PAPER = Protocol(
   position_statistics=True,
   label_range=True,
   batchnorm_over_padding=True,
-  unscaled_inputs=True,
+  input_range=True,
   l1_selection='mae',
   worst_checkpoint=True,
   cosine_rises=True,
@@ -145,7 +145,7 @@ CLEAN = Protocol(
   position_statistics=False,
   label_range=False,
   batchnorm_over_padding=False,
-  unscaled_inputs=False,
+  input_range=False,
   l1_selection='r2',
   worst_checkpoint=False,
   cosine_rises=False,

@@ -192,14 +192,15 @@ class Published:
     splits: the published splits, if they differ (`Protocol.published_splits`).
     identity_head: denoising has no output projection (`Protocol.identity_token_head`).
     position_statistics: every position is normalised separately (`Protocol.position_statistics`).
-    unscaled_inputs: inputs are not normalised (`Protocol.unscaled_inputs`).
+    input_range: the least and the largest stored value / scale of each channel in the published training
+      split; inputs are mapped to [-1, 1] by it (`Protocol.input_range`). Empty: they are not.
     worst_checkpoint: pretraining keeps the worst checkpoint (`Protocol.worst_checkpoint`).
   """
 
   splits: Splits | None = None
   identity_head: bool = False
   position_statistics: bool = False
-  unscaled_inputs: bool = False
+  input_range: tuple[tuple[float, float], ...] = ()
   worst_checkpoint: bool = False
 
 

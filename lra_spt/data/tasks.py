@@ -237,7 +237,7 @@ def _bidmc(name, what, labels):
     labels=labels,
     splits='grouped',
     groups=Groups('patient', 'windows'),
-    published=Published(splits='shuffled', unscaled_inputs=True),
+    published=Published(splits='shuffled', input_range=((0.0, 4.002), (-0.50196, 1.5039))),
     chance='R2 of 0 at best (always answering one number)',
     description=f'The {what} of a patient, from 32 seconds of pulse oximetry and ECG at 125 Hz. Not in LRA.',
     prepare_command='lra-spt prepare bidmc',

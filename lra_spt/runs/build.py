@@ -112,8 +112,10 @@ def _as_trained(task: Task, protocol: Protocol, model: ModelSpec) -> Task:
   """A task as the protocol splits and scales it, and as the model reads it."""
   if protocol.published_splits:
     task = task.as_published()
-  if protocol.unscaled_inputs and task.published.unscaled_inputs:
-    task = task.with_inputs(mean=(0.0,) * task.channels, std=(1.0,) * task.channels)
+  if protocol.input_range and task.published.input_range:
+    ends = task.published.input_range
+    mean, std = (tuple((high + sign * low) / 2 for low, high in ends) for sign in (1, -1))
+    task = task.with_inputs(mean=mean, std=std)
   if model.byte_tokens:
     with within('model'):
       task = task.with_byte_tokens()

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 
-from lra_spt.data import splits
 from lra_spt.data.examples import open_split
 from lra_spt.data.tasks import Task
 from lra_spt.errors import DataError, MissingFile, within
@@ -49,14 +48,8 @@ def _published_size(task: Task) -> int | None:
   """The number of training examples of a set that is not prepared; None for a user's set."""
   from data_prep import catalogue  # imported only if data is missing
 
-  entry = next((e for e in catalogue.SETS.values() if task.dataset in e.sets), None)
-  if entry is None or not entry.counts:
-    return None
-  counts = {'counts': dict(entry.counts), 'groups': {}}
-  try:
-    return len(splits.split_positions(task.splits, counts)['train'][1])
-  except (KeyError, DataError):
-    return entry.counts['train']  # splits by groups need the sizes of groups, which only the set has
+  counts = catalogue.published_counts(task)
+  return counts and counts['train']
 
 
 def _steps(spec, examples: int, stage: str) -> int:

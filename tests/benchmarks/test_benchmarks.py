@@ -13,7 +13,6 @@ import pytest
 from benchmarks import __main__ as all_benchmarks
 from benchmarks import accelerator, accelerator_steps, epoch, field, harness, trained
 from lra_spt.config import loading
-from lra_spt.data.tasks import get_task
 
 HEAD = {'what', 'command', 'date', 'commit', 'hardware', 'versions', 'load_average_after'}
 IMAGE = '--cases=image:model=s4'
@@ -182,11 +181,6 @@ def test_slope_of_a_power():
   assert field.slope(sizes, [3 * size**1.5 for size in sizes]) == 1.5
   assert field.slope(sizes, [1.0, 2.0, 4.0, None]) == 1.0  # the last did not run
   assert field.slope(sizes, [1.0, 2.0, None, None]) is None
-
-
-def test_examples_of_the_published_sets():
-  assert epoch.counts(get_task('image')) == {'train': 45_000, 'validation': 5_000, 'test': 10_000}
-  assert epoch.counts(get_task('bidmc_hr')) == {'train': 7_950 - 2 * 1_192, 'validation': 1_192}
 
 
 def test_minutes_follow_from_a_shortened_run():

@@ -283,6 +283,7 @@ def test_bidmc_opens_with_its_command_and_the_numbers_of_the_paper():
     'Expect a test R2 of 0.992 (paper, Table 3)',
     'lra-spt prepare bidmc --data_dir=data',
     'lra-spt train --config=configs/bidmc.py:model=transformer_rotary,regime=masked',
+    'up to 500 epochs per stage, as in the published code',
   ):
     assert part in text
   for model, regime, cell in table_of(bidmc.__doc__):
@@ -299,6 +300,10 @@ def test_targets_of_bidmc_have_the_published_schedule():
     assert (schedule.factor, tuple(schedule.milestones)) == (0.5, (100, 200, 300, 400))
     assert {config.origins.finetune.schedule.factor, config.origins.finetune.schedule.milestones} == {'code'}
     assert 'block' not in config.model.mixer  # attention is full
+    for model in ('transformer_rotary', 's4'):
+      config = load(task, model, 'masked')
+      for stage in ('pretrain', 'finetune'):  # more than the 200 of the paper's text
+        assert (config[stage].epochs, config.origins[stage].epochs) == (500.0, 'code')
 
 
 @pytest.mark.parametrize(

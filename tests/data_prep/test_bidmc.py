@@ -8,6 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from data_prep import catalogue
 from data_prep.sources import bidmc, bidmc_ts
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import prepared, tasks
@@ -412,5 +413,9 @@ def test_real_recordings_split_by_patient_and_as_published(tmp_path, unpacked):
     paper = clean.as_published()
     parts = [examples_lib.open_split(paper, split, tmp_path / 'data') for split in examples_lib.SPLITS]
     assert tuple(len(part) for part in parts) == sizes
-    labels = parts[0].gather(np.arange(len(parts[0])))['label']
+    assert sizes_of_groups.tolist() == list(catalogue.SETS['bidmc'].groups[name])
+    batch = parts[0].gather(np.arange(len(parts[0])))
+    labels, values = batch['label'], batch['inputs'].reshape(-1, 2)
     assert (labels.min(), labels.max()) == pytest.approx(paper.labels.range, abs=1e-3)
+    ends = zip(values.min(0), values.max(0), strict=True)
+    assert np.array(list(ends)) == pytest.approx(np.array(paper.published.input_range), abs=1e-5)

@@ -1,7 +1,11 @@
 """The catalogue agrees with the tasks that read its sets, and what it says reaches the sets."""
 
+import dataclasses
+
 from data_prep import catalogue, prepare
+from data_prep.sources import bidmc
 from lra_spt.data import prepared
+from lra_spt.data.tasks import get_task
 
 
 def test_every_set_of_a_task_can_be_prepared(shipped_tasks):
@@ -22,3 +26,25 @@ def test_what_inspection_shows_is_in_the_metadata(tmp_path):
   assert stripes['published_vocabulary'] == 0
   listops = prepared.read_metadata(prepare.prepare('listops', tmp_path, examples=5, workers=1), '')
   assert (listops['class_names'], listops['published_vocabulary']) == ([], 19)
+
+
+def test_examples_of_published_sets_are_those_of_the_splits():
+  def counts(task):
+    return tuple(catalogue.published_counts(task).values())
+
+  assert counts(get_task('image')) == (45_000, 5_000, 10_000)
+  assert counts(get_task('text').as_published()) == (25_000, 25_000, 25_000)
+  assert counts(get_task('bidmc_hr')) == counts(get_task('bidmc_spo2')) == (5_700, 900, 1_350)
+  assert counts(get_task('bidmc_rr')) == (5_621, 900, 1_350)
+  assert counts(get_task('bidmc_rr').as_published()) == (5_509, 1_181, 1_181)
+  assert sum(counts(get_task('pulse_mini'))) == 8_374
+  assert catalogue.published_counts(dataclasses.replace(get_task('image'), splits='grouped')) is None
+  assert catalogue.published_counts(dataclasses.replace(get_task('image'), dataset='mine')) is None
+
+
+def test_groups_of_bidmc_are_its_patients():
+  groups, recordings = catalogue.SETS['bidmc'].groups, {}
+  for number in bidmc.NUMBERS:
+    recordings[bidmc.patient(number)] = recordings.get(bidmc.patient(number), 0) + 1
+  assert groups['bidmc_hr'] == tuple(150 * count for count in recordings.values())
+  assert {bidmc.SETS[name]: sum(sizes) for name, sizes in groups.items()} == bidmc.OFFICIAL

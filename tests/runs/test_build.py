@@ -71,13 +71,15 @@ def test_spans_that_int32_cannot_count_get_a_sentence(tiny_config, mixer, option
     build(resolve(config), 'finetune')
 
 
-def test_published_inputs_of_bidmc_are_not_scaled():
+def test_published_inputs_of_bidmc_lie_between_minus_one_and_one():
   clean, paper = (
     build(resolve(loading.load(f'configs/bidmc.py:protocol={protocol}')), 'finetune').task.inputs
     for protocol in ('clean', 'paper')
   )
-  assert (paper.mean, paper.std, paper.scale) == ((0.0, 0.0), (1.0, 1.0), 1.0)
-  assert clean.mean != paper.mean
+  for channel, ends in enumerate(((0.0, 4.002), (-0.50196, 1.5039))):  # as stored
+    read = [(end - paper.mean[channel]) / paper.std[channel] for end in ends]
+    assert read == pytest.approx([-1.0, 1.0])
+  assert clean.mean == get_task('bidmc_hr').inputs.mean != paper.mean
 
 
 def test_sets_that_protocol_paper_would_leave_out_are_refused_beforehand(tiny_config, tiny_data):

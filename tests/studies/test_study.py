@@ -219,6 +219,17 @@ def test_all_missing_sets_are_named_at_once(loaded, tmp_path):
   assert list(of['image', 'S4']) == ['finetune']
 
 
+def test_a_set_split_by_groups_counts_its_training_groups_before_it_is_prepared(loaded, tmp_path):
+  one, _ = loaded['table3']
+  for protocol, examples in (('clean', (5_700, 5_621, 5_700)), ('paper', (5_565, 5_509, 5_565))):
+    overrides = [f'runtime.data_dir={tmp_path}', f'protocol={protocol}']
+    jobs = study.jobs(one, only={'row': 'S4 + SPT'}, overrides=overrides)
+    jobs = [job for job in jobs if job.config.task.startswith('bidmc')]
+    steps, missing = budget.plan(jobs)
+    assert [steps[job]['pretrain'] for job in jobs] == [-(-500 * count // 64) for count in examples]
+    assert len(missing) == 3
+
+
 def test_commands_for_queues(loaded, tmp_path):
   _, jobs = loaded['figure3']
   lines = queues.script(jobs, tmp_path, 'plain').splitlines()

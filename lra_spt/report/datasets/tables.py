@@ -247,8 +247,8 @@ def _values(inspection):
     unused = ', so the constants here are not used.'
     if task.published.position_statistics:
       remarks.append(f'The paper normalises every position separately{unused}')
-    if task.published.unscaled_inputs:
-      remarks.append(f'The paper does not normalise these values{unused}')
+    if task.published.input_range:
+      remarks.append(f'The paper maps these values to [\u22121, 1]{unused}')
   head = ('Split', 'Channel', 'Mean', 'Std', 'Min', 'Max', 'Mean norm.', 'Std norm.', 'Constant')
   note = (
     f'{task.inputs.dtype}, {task.length:,} positions each; as stored and normalised with the constants of '
