@@ -34,7 +34,7 @@ def main(argv=None):
   - 0: good.
   - 1: something is damaged or wrong (doctor, evaluate, export, report, study).
   - 2: bad input, or the system refuses access to a file.
-  - 75: run it again. The run was asked to end (SIGTERM, SIGINT) and saved, or another process was lost.
+  - 75: run it again. The run was asked to end by a signal and saved, or another process was lost.
   - 130: interrupted.
   - 141: the reader of its output is gone, as for other Unix tools.
   """

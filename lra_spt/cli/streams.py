@@ -1,5 +1,7 @@
 """Standard output and error of the program `lra-spt`: they may be closed, full, or of a small encoding."""
 
+import errno
+import io
 import os
 import sys
 
@@ -12,13 +14,29 @@ def prepare() -> None:
   """Makes the streams safe to print to.
 
   The null device replaces a closed stream (`lra-spt list >&-`), so that no file of ours gets its number.
-  On standard output a letter that the encoding lacks becomes '?'; standard error handles that by itself.
+  On standard output a letter that the encoding lacks becomes '?'; standard error handles that by itself. A
+  terminal that is closed later swallows what is printed, so that the command can save or go on without it.
   """
   for name in ('stdout', 'stderr'):
     if getattr(sys, name) is None:
       setattr(sys, name, open(os.devnull, 'w', encoding='utf-8'))
+    elif (stream := getattr(sys, name)).isatty() and isinstance(stream, io.TextIOWrapper):
+      raw, how = _Terminal(stream.fileno(), 'wb', closefd=False), (stream.encoding, stream.errors)
+      setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(raw), *how, line_buffering=True))
   if hasattr(sys.stdout, 'reconfigure') and (sys.stdout.encoding, sys.stdout.errors) != ANY_BYTE:
     sys.stdout.reconfigure(errors='replace')
+
+
+class _Terminal(io.FileIO):
+  """A terminal that may be closed while the command runs, as the window or the connection that it is in."""
+
+  def write(self, data) -> int:
+    try:
+      return super().write(data)
+    except OSError as error:
+      if error.errno != errno.EIO:  # what Linux and macOS answer for a terminal that is gone
+        raise
+      return memoryview(data).nbytes
 
 
 def check() -> None:

@@ -6,7 +6,6 @@ import os
 import pathlib
 import re
 import signal
-import sys
 import threading
 
 import jax
@@ -14,7 +13,7 @@ import numpy as np
 from jax._src import distributed  # barriers of its service have no public name; Orbax does the same
 from jax.experimental import multihost_utils
 
-from lra_spt.distributed import heartbeat
+from lra_spt.distributed import heartbeat, signals
 from lra_spt.errors import ConfigError
 
 # Two or more host names; libtpu may put a warning text there.
@@ -33,35 +32,31 @@ _questions = itertools.count()  # jax numbers the points at which all can stop
 
 @contextlib.contextmanager
 def heeding_signals():
-  """Turns a first SIGTERM or SIGINT into a request to end, see `asked_to_end`; a second one ends the process.
+  """Turns signals into a request to end, see `asked_to_end`; a second SIGINT or SIGTERM ends the process.
 
   With several processes, jax.distributed catches SIGTERM, like a notice of preemption, and informs all of
-  them; SIGINT is passed on as SIGTERM. Outside of the main thread, where signals cannot be caught, nothing
+  them; the other signals of `signals.NUMBERS` are passed on as SIGTERM. Outside of the main thread nothing
   changes.
   """
-  if threading.current_thread() is not threading.main_thread():
-    yield
-    return
-  several = jax.distributed.is_initialized()
+  several = distributed.global_state.num_processes > 1
+  first = True
 
-  def note(number, frame):
-    interrupted = number == signal.SIGINT
-    signal.signal(number, signal.default_int_handler if interrupted else signal.SIG_DFL)
+  def ask(number):
+    nonlocal first
     if several:
       os.kill(os.getpid(), signal.SIGTERM)
     else:
       _asked_to_end.set()
-    if interrupted:
-      text = b'lra-spt: the run saves its state and ends; interrupt again to end it at once.\n'
-      os.write(sys.stderr.fileno(), text)
+    if number == signal.SIGINT:
+      signals.say('the run saves its state and ends; interrupt again to end it at once.')
+    elif first:
+      signals.say(f'{signal.Signals(number).name}: the run saves its state and ends.')
+    first = False
 
-  heeded = (signal.SIGINT,) if several else (signal.SIGINT, signal.SIGTERM)
-  before = {number: signal.signal(number, note) for number in heeded}
   try:
-    yield
+    with signals.heeded(ask, leave=(signal.SIGTERM,) if several else ()):
+      yield
   finally:
-    for number, handler in before.items():
-      signal.signal(number, handler)
     _asked_to_end.clear()
 
 

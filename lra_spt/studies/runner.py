@@ -29,6 +29,8 @@ PAUSE = 120.0  # seconds before the next attempt of a run that needs a folder of
 MEMORY = 'XLA_PYTHON_CLIENT_PREALLOCATE', 'XLA_PYTHON_CLIENT_MEM_FRACTION', 'XLA_PYTHON_CLIENT_ALLOCATOR'
 WAITING, RUNNING, FINISHED, FAILED, HELD_UP = 'waiting', 'running', 'finished', 'failed', 'held up'
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
+# A scheduler may send SIGTERM to all processes of a study, and a second SIGTERM would end a run unsaved.
+_ASK = signal.SIGUSR2
 
 
 class Attempt:
@@ -67,9 +69,9 @@ class Attempt:
     return (time.monotonic() - self.start) / len(self.jobs)
 
   def ask_to_end(self) -> None:
-    """Sends SIGTERM: the run saves its state and ends."""
+    """Sends a signal at which the run saves its state and ends."""
     with contextlib.suppress(ProcessLookupError):
-      self.process.terminate()
+      self.process.send_signal(_ASK)
 
   def end(self) -> None:
     """Kills the process and its children."""
@@ -79,8 +81,8 @@ class Attempt:
 
 
 def _end_with_parent():
-  """Makes a child get SIGTERM when its parent dies, so that no run continues unseen. The child then saves."""
-  ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
+  """Makes a child get _ASK when its parent dies, so that no run continues unseen. The child then saves."""
+  ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, _ASK)
 
 
 def environment(workdir: pathlib.Path, slot: int, slots: int) -> dict[str, str]:
@@ -356,7 +358,7 @@ def kind_of(sentence: str) -> str:
 def _end(running, ending=lambda: None) -> int:
   """Lets all runs save and end; after GRACE, or a second Ctrl-C, it kills them. Returns the number of killed
   runs."""
-  attempts = set(running.values())  # each gets one signal: a second one would end it at once
+  attempts = set(running.values())
   limit = time.monotonic() + GRACE
   with contextlib.suppress(KeyboardInterrupt):
     for attempt in attempts:

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from lra_spt.cli import streams
 from tests.report.conftest import make_run
 
 
@@ -66,3 +67,21 @@ def test_closed_output_is_no_error(printing, tmp_path):
   assert '\u2013' in page
   done = printing('train --config=absent.py --workdir=W 2>&-')  # this command restarts its process first
   assert (done.returncode, done.stdout, done.stderr) == (2, b'', b'')
+
+
+def test_a_terminal_that_is_closed_ends_no_command(monkeypatch):
+  """SIGHUP asks a run to save; what it prints then has nowhere to go."""
+  ours, theirs = os.openpty()
+  for name in ('stdout', 'stderr'):
+    monkeypatch.setattr(sys, name, open(os.dup(theirs), 'w', encoding='ascii'))
+  opened = [sys.stdout, sys.stderr]
+  streams.prepare()
+  assert (sys.stdout.isatty(), sys.stdout.encoding, sys.stdout.errors) == (True, 'ascii', 'replace')
+  print('a \u2212')
+  assert os.read(ours, 100) == b'a ?\r\n'
+  os.close(ours)
+  for stream in (sys.stdout, sys.stderr):
+    print('to nobody', file=stream, flush=True)
+  for stream in (sys.stdout, sys.stderr, *opened):
+    stream.close()
+  os.close(theirs)

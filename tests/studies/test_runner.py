@@ -20,6 +20,7 @@ from lra_spt import files, load_run
 from lra_spt.cli import main as cli
 from lra_spt.cli.commands import study as study_command
 from lra_spt.config import loading
+from lra_spt.distributed import signals
 from lra_spt.errors import ConfigError, InUse
 from lra_spt.report.runs import run_folder
 from lra_spt.report.study import record as study_record
@@ -295,30 +296,42 @@ def test_killed_twice_it_ends_as_if_undisturbed(
       assert ours['metrics'] == theirs['metrics']
 
 
-@pytest.mark.parametrize('sign', [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize('sign', signals.NUMBERS)
 def test_a_study_that_is_asked_to_end_can_be_given_again(
   sign, request, monkeypatch, tmp_path, tiny_data, capsys
 ):
   def run(*arguments):
-    os.kill(os.getpid(), sign)
-    time.sleep(60)
+    try:
+      os.kill(os.getpid(), sign)
+      time.sleep(60)
+    finally:  # the runs save; what is not sent by hand comes several times
+      if sign not in (signal.SIGTERM, signal.SIGINT):
+        os.kill(os.getpid(), sign)
+        os.kill(os.getpid(), signal.SIGTERM)
 
   monkeypatch.setattr(study_command, '_run', run)
-  # What starts the tests in the background may have SIGINT ignored.
-  interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
-  request.addfinalizer(lambda: signal.signal(signal.SIGINT, interrupt))
-  before = signal.getsignal(signal.SIGTERM)
+  # What starts the tests in the background may have some of them ignored.
+  before = signal.signal(sign, signal.default_int_handler if sign == signal.SIGINT else signal.SIG_DFL)
+  request.addfinalizer(lambda: signal.signal(sign, before))
   file = pathlib.Path(__file__).parent.parent / 'tiny_study.py'
   arguments = [str(file), f'--workdir={tmp_path}', f'--config.runtime.data_dir={tiny_data}']
   assert cli.main(['study', *arguments]) == 75
   assert capsys.readouterr().err.endswith(
     'was stopped and its runs are saved; the same command resumes it.\n'
   )
-  assert signal.getsignal(signal.SIGTERM) is before
+  assert signal.getsignal(sign) in (signal.default_int_handler, signal.SIG_DFL)
+
+
+def test_a_run_that_the_scheduler_asks_too_is_not_ended_before_it_has_saved():
+  """The signal of the study is none of those of which a second one ends a run at once."""
+  sent = []
+  attempt = object.__new__(runner.Attempt)
+  attempt.process = types.SimpleNamespace(send_signal=sent.append)
+  attempt.ask_to_end()
+  assert sent == [signal.SIGUSR2]
 
 
 def test_a_process_of_several_runs_is_asked_to_end_once():
-  """A second signal would end it before it has saved."""
 
   class Attempt:
     asked = 0

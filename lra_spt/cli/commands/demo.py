@@ -26,7 +26,9 @@ def main(argv: list[str]) -> int:
   from lra_spt.report.runs import run_folder
 
   workdir = run_folder.local_folder(arguments.workdir, '--workdir')
+  from lra_spt.distributed import processes
   from lra_spt.studies import demo
 
-  demo.run_all(workdir, arguments.seeds, smoke=arguments.smoke)
+  with processes.heeding_signals():
+    demo.run_all(workdir, arguments.seeds, smoke=arguments.smoke)
   return 0

@@ -1,13 +1,12 @@
 """`lra-spt study`: all runs of a table or figure, and its report."""
 
-import contextlib
 import os
 import pathlib
 import signal
 import sys
-import threading
 
 from lra_spt.cli import flags
+from lra_spt.distributed import signals
 from lra_spt.errors import ConfigError, Interrupted
 
 QUEUES = ('plain', 'slurm', 'xpk')
@@ -98,7 +97,7 @@ def main(argv: list[str]) -> int:
     return 0
   budget.check(jobs)
   try:
-    with _heeding_sigterm():
+    with _ending_at_signals():
       return _run(chosen_study, jobs, workdir, arguments)
   except KeyboardInterrupt as stop:
     what = 'and its runs are saved; the same command resumes it'
@@ -108,17 +107,18 @@ def main(argv: list[str]) -> int:
     return Interrupted.status
 
 
-@contextlib.contextmanager
-def _heeding_sigterm():
-  """Within, SIGTERM is what Ctrl-C is; outside of the main thread nothing changes."""
-  if threading.current_thread() is not threading.main_thread():
-    yield
-    return
-  before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-  try:
-    yield
-  finally:
-    signal.signal(signal.SIGTERM, before)
+def _ending_at_signals():
+  """A context in which the first signal that asks to end raises KeyboardInterrupt, and a second SIGINT or
+  SIGTERM again."""
+  asked = False
+
+  def ask(number):
+    nonlocal asked
+    if not asked:
+      asked = True
+      raise KeyboardInterrupt
+
+  return signals.heeded(ask, terminate=signal.default_int_handler)
 
 
 def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:
