@@ -54,6 +54,6 @@ def _is_free(number, handler) -> bool:
 
 
 def say(sentence: str) -> None:
-  """Writes a line to standard error from a handler, where `print` may meet itself. There may be no terminal."""
+  """Writes a line to standard error, if there is one, from a handler, where `print` may meet itself."""
   with contextlib.suppress(AttributeError, OSError, ValueError):
     os.write(sys.stderr.fileno(), f'lra-spt: {sentence}\n'.encode())
