@@ -30,4 +30,5 @@ def get_study():
     about='How far apart are Transformers and S4 when both are trained from scratch, and how far when both '
     'are first pretrained on their own training inputs?',
     averages=True,
+    show='bars',
   )

@@ -119,15 +119,13 @@ def _finite(number):
 
 def table_grid(table: studies.ResultTable):
   """(title, head, rows of texts) as on the page: ours with its interval, published, state."""
-  head = ['', *table.columns]
-  head += [name for name, *_ in studies.AVERAGES] if table.record['averages'] else []
+  head = ['', *table.columns, *table.conventions]
   rows = []
   for row in table.rows:
     cells = [table.cells.get((row, column)) for column in table.columns]
     line = [row, *('' if cell is None else _cell(cell) for cell in cells)]
-    if table.record['averages']:
-      for _, ours, theirs in table.averages(row):
-        line.append(_beside([ACCURACY.show(ours)], None if theirs is None else f'{100 * theirs:.2f}'))
+    for _, ours, theirs in table.averages(row):
+      line.append(_beside([ACCURACY.show(ours)], None if theirs is None else f'{100 * theirs:.2f}'))
     rows.append(line)
   return table.record['title'], head, rows
 

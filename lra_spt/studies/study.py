@@ -21,9 +21,9 @@ from lra_spt.studies import choice
 
 NAME = re.compile(r'[a-z0-9][a-z0-9_-]*')
 Values = Mapping[str, object]  # {dotted key: value} of a config
-# Additional parts of a page: accuracy over the steps of both stages; validation over the cost of training;
-# kernels of state-space models.
-SHOWN = ('curves', 'operations', 'kernels')
+# Additional parts of a page: training scores over the epochs of both stages; validation over the cost of
+# training; kernels of state-space models; test accuracies as bars.
+SHOWN = ('curves', 'operations', 'kernels', 'bars')
 
 
 # Fields of a Cell: key, types, an example.
@@ -114,7 +114,7 @@ class Study:
     cells: the cells of the table or figure.
     about: the question, in a few sentences.
     seeds: seeds of cells that name none.
-    averages: the table includes means over the columns.
+    averages: the table includes means: the three of papers if it has all tasks of LRA, else over its columns.
     chart: the axes of a figure; None for a table.
     show: an additional part of the page, from `SHOWN`.
     search: values that validation chooses; None if the configs set all values.

@@ -24,6 +24,7 @@ from lra_spt.studies.study import Cell, Study
 INSTALLED = user_files.installed('studies', 'get_study')
 RUNS = {  # what the files expand to: cells, those with a config, runs, stages to train
   'figure1': (40, 38, 38, 57),
+  'figure2': (32, 32, 32, 48),
   'figure3': (36, 36, 36, 46),
   'figure4': (4, 4, 4, 8),
   'figure5': (4, 4, 4, 6),

@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+from html import escape
 
 import numpy as np
 
 from lra_spt.report.pages.styles import Style
 
 WIDTH, HEIGHT = 420, 250
+WIDE = 860  # of bars
 LEFT, RIGHT, TOP, BOTTOM = 52, 8, 8, 40
 MOST_POINTS = 200  # of a drawn curve
 SEED, MEAN, SINGLE = 0.8, 2.0, 1.7  # widths of lines: a seed among several, their mean, a single one
@@ -20,6 +22,20 @@ class Line:
   name: str
   style: Style
   curves: tuple
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+  """A bar from 0 to a share, with the limits of its interval, and a mark for the published share.
+
+  value, limits, published: None where unknown. A dashed style is a pale bar with a dashed outline.
+  """
+
+  name: str
+  style: Style
+  value: float | None = None
+  limits: tuple[float, float] | None = None
+  published: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +83,11 @@ def axis(values, start, end, *, log=False, bounds=(-math.inf, math.inf), pad=0.0
   return Axis(max(low - pad, bounds[0]), min(high + pad, bounds[1]), start, end)
 
 
-def line_chart(lines, xlabel, ylabel, *, percent=True, xlog=False, ylog=False) -> str | None:
+def line_chart(lines, xlabel, ylabel, *, percent=True, xlog=False, ylog=False, includes=()) -> str | None:
   """An <svg> of lines: a thin one per seed, a thick one for the mean where all seeds have values.
 
-  Names of arms are not drawn (the page's key holds them). None when no line has a point.
+  Names of arms are not drawn (the page's key holds them). `includes`: values that the y axis reaches. None
+  when no line has a point.
   """
   lines = [dataclasses.replace(line, curves=_arrays(line, percent)) for line in lines]
   curves = [curve for line in lines for curve in line.curves if len(curve[0])]
@@ -79,7 +96,7 @@ def line_chart(lines, xlabel, ylabel, *, percent=True, xlog=False, ylog=False) -
   x = axis(np.concatenate([x for x, _ in curves]), LEFT, WIDTH - RIGHT, log=xlog)
   if not xlog:
     x = dataclasses.replace(x, low=0.0)
-  ys = np.concatenate([y for _, y in curves])
+  ys = np.concatenate([*(y for _, y in curves), np.asarray(includes, float)])
   if ylog:  # a value five decades below the largest is cut off
     ys = np.maximum(ys, 1e-5 * ys[np.isfinite(ys)].max(initial=1e-300))
   y = axis(ys, HEIGHT - BOTTOM, TOP, log=ylog)
@@ -112,6 +129,50 @@ def scatter(points, xlabel, ylabel, *, percent=True) -> str | None:
     for a, b, style, _ in points
   ]
   return _svg(drawn)
+
+
+def bar_chart(groups, ylabel) -> str | None:
+  """An <svg> of bars in per cent, side by side in every group; None when no bar has a number.
+
+  Args:
+    groups: (name, [Bar]) each; a Bar without numbers leaves its place empty.
+    ylabel: of the y axis.
+  """
+  bars = [bar for _, group in groups for bar in group]
+  ends = [v for bar in bars for v in (bar.value, bar.published, *(bar.limits or ())) if v is not None]
+  if not ends:
+    return None
+  y = Axis(0.0, 100 * min(1.0, 1.05 * max(ends)), HEIGHT - BOTTOM, TOP)
+  wide = (WIDE - LEFT - RIGHT) / sum(len(group) + 1 for _, group in groups)
+  drawn, left = [_rules(y, ylabel + ' (%)', WIDE)], LEFT + wide / 2
+  for name, group in groups:
+    middle = left + wide * len(group) / 2
+    drawn.append(
+      f'<text x="{middle:.1f}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{escape(name)}</text>'
+    )
+    for bar in group:
+      drawn.append(_bar(bar, y, left, wide))
+      left += wide
+    left += wide
+  return _svg(drawn, WIDE)
+
+
+def _bar(bar, y, left, width):
+  drawn, colour, middle = [], f'var(--line-{bar.style.colour})', left + width / 2
+  if bar.value is not None:
+    top, looks = y(100 * bar.value), f'fill="{colour}"'
+    if bar.style.dash:
+      looks += f' fill-opacity=".25" stroke="{colour}" stroke-dasharray="3 2"'
+    drawn.append(
+      f'<rect x="{left + 1:.1f}" y="{top:.1f}" width="{width - 2:.1f}" height="{y.start - top:.1f}" {looks}/>'
+    )
+  if bar.limits:
+    low, high = (y(min(max(100 * limit, y.low), y.high)) for limit in bar.limits)
+    drawn.append(f'<path d="M{middle:.1f} {low:.1f}V{high:.1f}" stroke="var(--ink)" stroke-width="1.2"/>')
+  if bar.published is not None:
+    at = y(100 * bar.published)
+    drawn.append(f'<path d="M{left - 1:.1f} {at:.1f}h{width + 2:.1f}" stroke="var(--ink)" stroke-width="2"/>')
+  return f'<g><title>{escape(bar.name)}</title>{"".join(drawn)}</g>'
 
 
 def _arrays(line, percent):
@@ -149,25 +210,31 @@ def _path(x, y, xs, ys, style, width, opacity=1.0):
   return f'<path d="M{"L".join(points)}" fill="none" {looks} stroke-width="{width}"{dash}/>' if points else ''
 
 
-def _frame(x, y, xlabel, ylabel):
+def _rules(y, ylabel, width):
+  """The lines of a y axis, their numbers and its label."""
   drawn = []
   for value in y.ticks(5):
     at = f'{y(value):.1f}'
-    drawn.append(f'<path d="M{LEFT} {at}H{WIDTH - RIGHT}" stroke="var(--rule)" stroke-width=".8"/>')
+    drawn.append(f'<path d="M{LEFT} {at}H{width - RIGHT}" stroke="var(--rule)" stroke-width=".8"/>')
     drawn.append(f'<text x="{LEFT - 5}" y="{at}" dy=".35em" text-anchor="end">{short_number(value)}</text>')
+  height = (TOP + HEIGHT - BOTTOM) / 2
+  drawn.append(f'<text transform="translate(12 {height}) rotate(-90)" text-anchor="middle">{ylabel}</text>')
+  return ''.join(drawn)
+
+
+def _frame(x, y, xlabel, ylabel):
+  drawn = [_rules(y, ylabel, WIDTH)]
   for value in x.ticks():
     drawn.append(
       f'<text x="{x(value):.1f}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{short_number(value)}</text>'
     )
   middle = (LEFT + WIDTH - RIGHT) / 2
   drawn.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{xlabel}</text>')
-  height = (TOP + HEIGHT - BOTTOM) / 2
-  drawn.append(f'<text transform="translate(12 {height}) rotate(-90)" text-anchor="middle">{ylabel}</text>')
   return ''.join(drawn)
 
 
-def _svg(drawn):
-  return f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" aria-hidden="true">{"".join(drawn)}</svg>'
+def _svg(drawn, width=WIDTH):
+  return f'<svg class="chart" viewBox="0 0 {width} {HEIGHT}" aria-hidden="true">{"".join(drawn)}</svg>'
 
 
 def short_number(value: float) -> str:

@@ -1,28 +1,7 @@
-"""The figure of a study, and learning curves: over steps, as in the paper's Figure 5, or over operations."""
-
-import dataclasses
+"""Learning curves, over the steps of each stage and over the operations of both."""
 
 from lra_spt.report.pages import charts, styles
 from lra_spt.report.runs.run import STAGE_NAMES
-from lra_spt.report.study import table as tables
-
-
-def figure(table) -> dict | None:
-  """The chart of a study that is a figure: of every row a line, ours solid and published dashed."""
-  chart = table.record.get('chart')
-  if not chart:
-    return None
-  lines = []
-  for number, row in enumerate(table.rows):
-    cells = [cell for cell in table.cells.values() if cell.row == row and cell.record.get('x') is not None]
-    cells.sort(key=lambda cell: cell.record['x'])
-    for kind, value, dash in (('', tables.ours, ''), (', published', tables.published, '4 3')):
-      points = [(cell.record['x'], value(cell)) for cell in cells if value(cell) is not None]
-      if points:
-        style = dataclasses.replace(styles.of_row(number), dash=dash)
-        lines.append(charts.Line(row + kind, style, (tuple(zip(*points, strict=True)),)))
-  shares = all(cell.score.is_share for cell in table.cells.values())
-  return _chart('', lines, chart['x'], chart['y'], percent=shares, xlog=chart['log'])
 
 
 def of_table(table) -> list[dict]:
@@ -77,7 +56,7 @@ def _lines(table, column, curve) -> list[charts.Line]:
 def _chart(caption, lines, xlabel, ylabel, **options):
   svg = charts.line_chart(lines, xlabel, ylabel, **options)
   key = [(line.name, line.style) for line in lines]
-  return {'caption': caption, 'svg': svg, 'key': key} if svg else None
+  return {'caption': caption, 'svg': svg, 'key': key, 'wide': False} if svg else None
 
 
 def _of_steps(run, stage, metric, on_training):

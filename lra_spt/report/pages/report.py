@@ -7,6 +7,7 @@ from lra_spt.config import loading
 from lra_spt.report import published
 from lra_spt.report.pages import curves, document, picture
 from lra_spt.report.pages.sections import compared_sections, cost, kernels, restored_inputs, run_settings
+from lra_spt.report.pages.study_figures import figures
 from lra_spt.report.runs import run_folder
 from lra_spt.report.runs.run import RECORDED
 from lra_spt.report.statistics.scores import ACCURACY
@@ -37,17 +38,16 @@ def write(table: tables.ResultTable, path=None, title: str = '', story: str = ''
 def view(table: tables.ResultTable, story: str = '') -> dict:
   """Everything but the title that the page shows."""
   record = table.record
-  chart = curves.figure(table)
   return {
     'heading': f'Study {record["study"]}, {text.counted(table)}' if table.is_study else text.counted(table),
     'story': [part.strip() for part in (story or record['about']).split('\n\n') if part.strip()],
     'cautions': notes.cautions(table),
     'failures': notes.failures(table),
-    'charts': [chart] if chart else [],
+    'charts': figures(table),
     'panels': picture.panels(table),
     'key': picture.key(table),
-    'head': [*table.columns, *(name for name, *_ in tables.AVERAGES if record['averages'])],
-    'averages': record['averages'],
+    'head': [*table.columns, *table.conventions],
+    'conventions': table.conventions,
     'rows': [_row(table, row) for row in table.rows],
     'answers': [document.unbroken(sentence) for sentence in text.conclusions(table)],
     'compared': compared_sections(table.findings),
@@ -68,11 +68,10 @@ def _row(table, row):
   gains = {pair.pretrained: pair for pair in table.findings.pairs if pair.main}
   cells = [table.cells.get((row, column)) for column in table.columns]
   shown = [cell and _cell(cell, gains.get(cell)) for cell in cells]
-  if table.record['averages']:
-    for _, ours, theirs in table.averages(row):
-      printed = None if theirs is None else f'{100 * theirs:.2f}'
-      rank = theirs if ours is None else ours
-      shown.append(EMPTY | {'value': ACCURACY.show(ours), 'published': printed, 'rank': rank})
+  for _, ours, theirs in table.averages(row):
+    printed = None if theirs is None else f'{100 * theirs:.2f}'
+    rank = theirs if ours is None else ours
+    shown.append(EMPTY | {'value': ACCURACY.show(ours), 'published': printed, 'rank': rank})
   return row, shown
 
 

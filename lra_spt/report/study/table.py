@@ -27,6 +27,7 @@ AVERAGES = (
   ('mean of 6, failed PathX 50', LRA, True),
   ('mean of 5, no ListOps', tuple(task for task in LRA if task != 'listops'), False),
 )
+PAPERS = AVERAGES[1][0]  # the average of "Never Train from Scratch"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,8 +143,23 @@ class ResultTable:
     """The conclusions that the finished runs allow."""
     return findings(self.cells.values())
 
+  @functools.cached_property
+  def conventions(self) -> list[str]:
+    """Names of the averages that the table shows: the three of `AVERAGES` if it has all tasks of the Long
+    Range Arena, else the mean over its columns."""
+    if not self.record['averages']:
+      return []
+    of_lra = {TASK_NAMES[task] for task in LRA} <= {*self.columns}
+    return [name for name, *_ in AVERAGES] if of_lra else [f'mean of {len(self.columns)}']
+
   def averages(self, row: str) -> list[tuple[str, float | None, float | None]]:
-    """(name of the convention, ours, published) over the LRA tasks; None where a task is missing."""
+    """(name of the convention, ours, published) of every one of `conventions`; None where a task is missing
+    or where scores are no accuracies."""
+    if len(self.conventions) < len(AVERAGES):
+      cells = [self.cells.get((row, column)) for column in self.columns]
+      alike = all(cell and cell.score.is_share for cell in cells)
+      means = (_mean([value(cell) for cell in cells]) if alike else None for value in (ours, published))
+      return [(name, *means) for name in self.conventions]
     cells = {task: cell for task in LRA if (cell := self.cells.get((row, TASK_NAMES[task])))}
     of_ours = averages({task: ours(cell) for task, cell in cells.items()})
     failed = CHANCE if 'pathx' in cells else None
@@ -162,9 +178,12 @@ def averages(values: dict[str, float | None], failed: float | None = None) -> di
   means = {}
   for name, tasks, chance in AVERAGES:
     known = values | {'pathx': failed} if chance and values.get('pathx') is None else values
-    of = [known.get(task) for task in tasks]
-    means[name] = None if None in of else sum(of) / len(of)
+    means[name] = _mean([known.get(task) for task in tasks])
   return means
+
+
+def _mean(values):
+  return None if None in values else sum(values) / len(values)
 
 
 def ours(cell):

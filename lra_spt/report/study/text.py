@@ -15,13 +15,12 @@ WIDTH = 110  # of a line
 def text(table: tables.ResultTable) -> str:
   """The table: ours, and in parentheses the published number; cells without a run say so. Then the sentences
   of the page."""
-  lines = [['', *table.columns, *(name for name, *_ in tables.AVERAGES if table.record['averages'])]]
+  lines = [['', *table.columns, *table.conventions]]
   for row in table.rows:
     cells = [table.cells.get((row, column)) for column in table.columns]
     line = [row, *('' if cell is None else cell_text(cell) for cell in cells)]
-    if table.record['averages']:
-      show = ACCURACY.show
-      line += [f'{show(ours)} ({show(theirs)})' for _, ours, theirs in table.averages(row)]
+    show = ACCURACY.show
+    line += [f'{show(ours)} ({show(theirs)})' for _, ours, theirs in table.averages(row)]
     lines.append(line)
   widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
   body = [
