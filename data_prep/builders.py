@@ -22,7 +22,7 @@ import tqdm
 
 from data_prep import catalogue
 from lra_spt import files
-from lra_spt.data import parts, prepared
+from lra_spt.data import fingerprints, parts, prepared, tasks
 from lra_spt.data.fingerprints import FILE_ORDER, Fingerprint
 from lra_spt.errors import DataError, MissingFile, touching
 
@@ -70,6 +70,11 @@ class Source:
   extra: Mapping = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
+    if not any(self.counts.values()):
+      raise DataError(
+        f'No usable example came from {self.origin} (looked for: {self.description.rstrip(".")}); give '
+        'another source.'
+      )
     for file, sizes in (self.groups or {}).items():
       if sum(sizes) != self.counts[file]:
         raise DataError(f'The groups of {file} have {sum(sizes):,} examples, not {self.counts[file]:,}.')
@@ -122,6 +127,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     self._origin = source
     self._request = dict(request)
     self._fingerprint = Fingerprint()
+    self._keys = {}
     self._longest = 0
     self._moments = _Moments()
     self._entry = catalogue.owner(dataset) or catalogue.Entry(dataset)
@@ -180,6 +186,8 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       if self._origin.dtype == np.float32 and not all(np.isfinite(document).all() for document in documents):
         raise DataError(f'{where} holds a number that is not finite; correct the files it comes from.')
       self._fingerprint.add(file, count, label, documents)
+      key = fingerprints.input_key(map(fingerprints.digest, documents))
+      self._keys.setdefault(file, []).append(key)
       if file == 'train' and self._origin.statistics:
         self._moments.add(documents[0])
       self._longest = max(self._longest, *map(len, documents))
@@ -216,6 +224,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       fingerprint=self._fingerprint.hex(),
       counts=dict(self._origin.counts),
       classes=self._origin.classes,
+      repeated=fingerprints.repeated(self._keys),
       longest=self._longest,
       shape=list(self._origin.shape) if self._origin.shape else None,
       dtype=np.dtype(self._origin.dtype).name,
@@ -256,7 +265,7 @@ def prepare_set(
   """
   folder = prepared.dataset_folder(data_dir, dataset)
   with _removed_if_empty(folder.parent), files.owned(folder.parent, f'preparing {dataset!r} in'):
-    return _prepare_owned(dataset, folder, json.loads(json.dumps(request)), load)
+    return _prepare_owned(dataset, data_dir, folder, json.loads(json.dumps(request)), load)
 
 
 @contextlib.contextmanager
@@ -272,7 +281,7 @@ def _removed_if_empty(folder):
     raise
 
 
-def _prepare_owned(dataset, folder, request, load):
+def _prepare_owned(dataset, data_dir, folder, request, load):
   work = folder.parent / 'unfinished'
   if folder.exists():
     try:
@@ -285,7 +294,7 @@ def _prepare_owned(dataset, folder, request, load):
         'choose another data_dir, or remove that folder to make it again.'
       )
     shutil.rmtree(work, ignore_errors=True)  # left by a process that ended after the set got its name
-    _tell_of_constants(dataset, metadata)
+    _tell_of_contents(dataset, data_dir, metadata)
     print(f'{dataset} is already prepared in {folder} ({_summary(metadata)}).')
     return folder
   with touching(folder.parent, 'written to'):
@@ -298,13 +307,16 @@ def _prepare_owned(dataset, folder, request, load):
       builder.download_and_prepare()
   shutil.rmtree(work, ignore_errors=True)
   metadata = prepared.read_metadata(folder, 'prepare it again')
-  _tell_of_constants(dataset, metadata)
+  _tell_of_contents(dataset, data_dir, metadata)
   print(f'Prepared {dataset} in {folder} ({_summary(metadata)}).')
   return folder
 
 
-def _tell_of_constants(dataset, metadata):
-  """Prints the channels that never vary."""
+def _tell_of_contents(dataset, data_dir, metadata):
+  """Prints what a user should know of a set before training: channels that never vary, files without
+  examples to train on, and examples that are also training examples."""
+  if not metadata['counts'].get('train'):
+    print(f'{dataset} has no training examples, so models can be tested on it, but not trained.')
   measured = metadata.get('statistics', {}).get('train')
   if measured and (constant := np.flatnonzero(parts.never_vary(measured)).tolist()):
     which = f'Channel {constant[0]}'
@@ -314,6 +326,29 @@ def _tell_of_constants(dataset, metadata):
       f'{which} of {dataset} never varies in the training file: normalised, it is 0 and tells a model '
       'nothing.'
     )
+  _tell_of_repeated(dataset, data_dir, metadata)
+
+
+def _tell_of_repeated(dataset, data_dir, metadata):
+  """Prints how many examples have the inputs of a training example, as a fact where it is one of the official
+  files."""
+  counts, repeated = metadata['counts'], metadata.get('repeated', {})
+  shared = {file: repeated[file] for file in FILE_ORDER[1:] if repeated.get(file)}
+  says = ''
+  if shared:
+    numbers = ' and '.join(f'{count:,} of {counts[file]:,} {file}' for file, count in shared.items())
+    says = f'{numbers} examples of {dataset} have the inputs of a training example'
+  elif repeated.get('train') and not counts.get('test'):
+    says = (
+      f'{repeated["train"]:,} of {counts["train"]:,} examples of {dataset} have the inputs of an earlier '
+      'one, so a split of them can have the same inputs in training and test'
+    )
+  if says:
+    entry = catalogue.owner(dataset) or catalogue.Entry(dataset)
+    official = metadata['verified'] or (shared and shared == dict(entry.repeated))
+    known = 'Known of the official files: ' if official else ''
+    register = '' if any(task.dataset == dataset for task in tasks.TASKS.values()) else ' --register=FILE'
+    print(f'{known}{says}; see `lra-spt inspect {dataset} --data_dir={data_dir}{register}`.')
 
 
 def _summary(metadata):

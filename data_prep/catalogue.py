@@ -83,6 +83,7 @@ class Entry:
     cost: cost of one example; None if unknown.
     class_names: names of the labels 0, 1, ...; empty if they have none. `lra-spt inspect` shows them.
     published_vocabulary: number of token ids of the published set, including the special ones; 0 for values.
+    repeated: {file: examples} of the published set with the inputs of a training example; empty if unknown.
     makes: the sets that one preparation makes, if not just the one of this name.
   """
 
@@ -96,6 +97,7 @@ class Entry:
   cost: Cost | None = None
   class_names: tuple[str, ...] = ()
   published_vocabulary: int = 0
+  repeated: Mapping[str, int] = dataclasses.field(default_factory=dict)
   makes: tuple[str, ...] = ()
 
   @property
@@ -147,6 +149,7 @@ def _text(name, length, vocabulary, cost):
     cost=cost,
     class_names=_OPINIONS,
     published_vocabulary=vocabulary,
+    repeated={'test': 123},
   )
 
 
@@ -256,6 +259,7 @@ SETS = {
       cost=Cost(stored=300, seconds=2.8e-4),
       class_names=_OPINIONS,
       published_vocabulary=90,
+      repeated={'validation': 3, 'test': 18},
     ),
     Entry(
       name='pathfinder_mini',

@@ -255,9 +255,9 @@ def source(
     accept: accept_unverified and accept_incomplete, for `verification.check_counts`.
 
   Raises:
-    DataError: a recording is shorter than a window, or the number of windows differs.
+    DataError: a recording is shorter than a window, no window has a label, or the number of windows differs.
   """
-  windows, patients, possible = [], {}, 0
+  windows, patients, possible, silent = [], {}, 0, 0
   for recording in recordings:
     samples = len(recording.signals)
     if samples < window:
@@ -270,6 +270,12 @@ def source(
     whose = patient(recording.number)
     patients[whose] = patients.get(whose, 0) + len(starts)
     possible += 1 + (samples - window) // stride
+    silent += not len(starts)
+  if not windows:
+    raise DataError(
+      f'{path} has no usable reading of {target}: column {READINGS[target]} of its {len(recordings)} '
+      'recordings is empty or 0 throughout, so no window has a label; give recordings with readings.'
+    )
 
   def examples():
     for signals_LC, start, label in windows:
@@ -289,7 +295,7 @@ def source(
     dtype=np.float32,
     groups={'train': [count for count in patients.values() if count]},
     origin=f'files {path.name}: {len(recordings)} recordings of {len(patients)} patients, {left_out} '
-    'unlabelled windows left out',
+    f'unlabelled windows left out{f" (no label in {silent} of the recordings)" if silent else ""}',
     verified=verified,
     extra={
       'recordings': [recording.number for recording in recordings],
@@ -332,30 +338,27 @@ def prepare_bidmc(
     raise DataError(f'Windows of {window} samples every {stride} are not whole seconds of {RATE} samples.')
   accept = {'accept_unverified': accept_unverified, 'accept_incomplete': accept_incomplete}
   path = find(raw_dir)
-  if path is None and (files := bidmc_ts.find(raw_dir, SETS.values())):
-    # TSER has one window less, of each.
-    official = {target: count - 1 for target, count in OFFICIAL.items()} if window == WINDOW else {}
-    return [
-      builders.prepare_set(
-        dataset,
-        data_dir,
-        {'from': 'TSER', 'window': window},
-        functools.partial(bidmc_ts.load, files[target], target, window, official, accept, CITATION),
-      )
-      for dataset, target in SETS.items()
-      if target in files
-    ]
-  read = functools.cache(lambda: read_recordings(path, **accept))
+  files = bidmc_ts.find(raw_dir, SETS.values()) if path is None else {}
+  request = {'from': 'PhysioNet', 'window': window, 'stride': stride}
+  if files:
+    request = {'from': 'TSER', 'window': window}
 
-  def load(target, work):
-    del work  # takes seconds, not worth resuming
+  @functools.cache
+  def sources():
+    """All of them, so that a target without windows is noticed before any set is written."""
+    if files:
+      # TSER has one window less, of each.
+      official = {target: count - 1 for target, count in OFFICIAL.items()} if window == WINDOW else {}
+      return {t: bidmc_ts.load(files[t], t, window, official, accept, CITATION) for t in files}
     if path is None:
       raise MissingFile(f'BIDMC cannot be generated: {finding.advice("bidmc")}; or {bidmc_ts.ADVICE}.')
+    cut = {'window': window, 'stride': stride}
     official = OFFICIAL if (window, stride) == (WINDOW, STRIDE) else {}
-    return source(path, *read(), target, window=window, stride=stride, official=official, accept=accept)
+    read = read_recordings(path, **accept)
+    return {t: source(path, *read, t, **cut, official=official, accept=accept) for t in READINGS}
 
-  request = {'from': 'PhysioNet', 'window': window, 'stride': stride}
   return [
-    builders.prepare_set(dataset, data_dir, request, functools.partial(load, target))
+    builders.prepare_set(dataset, data_dir, request, lambda work, target=target: sources()[target])
     for dataset, target in SETS.items()
+    if not files or target in files
   ]

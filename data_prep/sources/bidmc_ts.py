@@ -102,7 +102,7 @@ def _numbers(text, count, where):
   return numbers
 
 
-def load(paths, target, window, official, accept, citation, work) -> builders.Source:
+def load(paths, target, window, official, accept, citation) -> builders.Source:
   """The source of one target: the training windows, then the test windows, as the published split has it.
 
   Args:
@@ -113,7 +113,6 @@ def load(paths, target, window, official, accept, citation, work) -> builders.So
     accept: accept_unverified, which must be True because these files have no known checksums, and
       accept_incomplete.
     citation: citation of the recordings.
-    work: unused.
 
   Raises:
     DataError: `accept_unverified` is False, or see `rows` and, while windows are read, `parse_row`.

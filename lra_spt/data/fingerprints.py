@@ -1,8 +1,8 @@
-"""The fingerprint of a prepared set: SHA-256 over all of its examples in stored order."""
+"""Fingerprints of a prepared set, SHA-256 over all of its examples in stored order, and of its examples."""
 
 import hashlib
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import tqdm
@@ -29,6 +29,27 @@ class Fingerprint:
 
   def hex(self) -> str:
     return self._digest.hexdigest()
+
+
+def digest(document: np.ndarray) -> int:
+  """64 bits that are equal for equal arrays of one dtype."""
+  return int.from_bytes(hashlib.blake2b(document.tobytes(), digest_size=8).digest(), 'little')
+
+
+def input_key(digests: Iterable[int]) -> tuple[int, ...]:
+  """A key of the inputs of an example, equal in whichever order a pair has its documents."""
+  return tuple(sorted(digests))
+
+
+def repeated(keys: Mapping[str, Sequence]) -> dict[str, int]:
+  """{file: examples whose inputs occur in the training file}; of the training file itself, earlier in it.
+
+  Args:
+    keys: {file: `input_key` of its examples}.
+  """
+  train = set(keys.get('train', ()))
+  counts = {file: sum(key in train for key in of_file) for file, of_file in keys.items()}
+  return counts | ({'train': len(keys['train']) - len(train)} if 'train' in keys else {})
 
 
 def recomputed(folder: pathlib.Path, metadata: dict) -> str:

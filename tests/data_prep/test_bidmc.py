@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import shutil
 import statistics
 import zipfile
 
@@ -168,6 +169,37 @@ def test_official_recordings_are_known_by_their_checksums(tmp_path, layout, monk
     assert metadata['source'].startswith(f'files {ARCHIVE}: 4 recordings of 3 patients')
 
 
+def without(raw, number, column):
+  """Empties a column of the readings of a recording."""
+  path = raw / 'dataset' / 'bidmc_csv' / f'bidmc_{number:02d}_Numerics.csv'
+  header, *rows = (line.split(',') for line in path.read_text().splitlines())
+  for row in rows:
+    row[[name.strip() for name in header].index(column)] = 'NaN'
+  path.write_text('\n'.join(map(','.join, [header, *rows])) + '\n')
+
+
+@pytest.mark.parametrize('packed, target, column', [(False, 'HR', 'HR'), (True, 'SpO2', 'SpO2')])
+def test_recordings_without_any_usable_reading_are_refused(tmp_path, layout, packed, target, column):
+  raw = layout()
+  for number in HEADERS:
+    without(raw, number, column)
+  if packed:
+    pack(raw)
+    shutil.rmtree(raw / 'dataset')
+  message = f'{raw}.* has no usable reading of {target}: column {column} of its 4 recordings is empty or 0'
+  with pytest.raises(ValueError, match=message):
+    prepare(tmp_path, raw)
+  assert nothing_is_left(tmp_path)  # nor a set of another target
+
+
+def test_recordings_without_a_reading_are_counted(tmp_path, layout, capsys):
+  raw = layout()
+  without(raw, 7, 'RESP')
+  prepare(tmp_path, raw)
+  _, rr, _ = (line for line in capsys.readouterr().out.splitlines() if line.startswith('Prepared'))
+  assert '8 unlabelled windows left out (no label in 1 of the recordings)' in rr
+
+
 def test_missing_files_are_named_with_their_source(tmp_path, layout, monkeypatch):
   for raw in (None, tmp_path):
     with pytest.raises(FileNotFoundError, match=r'put bidmc-ppg-.*physionet.*or the files BIDMC32.*zenodo'):
@@ -280,7 +312,7 @@ def test_windows_of_tser_come_in_the_order_of_the_published_split(tmp_path, wind
   ]
   for target in ('HR', 'SpO2'):
     paths = bidmc_ts.find(raw, [target])[target]
-    source = bidmc_ts.load(paths, target, 3, {'SpO2': 6}, ACCEPT, '', None)
+    source = bidmc_ts.load(paths, target, 3, {'SpO2': 6}, ACCEPT, '')
     assert (source.counts, source.groups, source.shape) == ({'train': 5}, None, (3, 2))
     examples = list(source.files['train']())
     assert len(examples) == 5
@@ -328,7 +360,7 @@ def test_sets_of_tser_have_no_groups_and_are_not_taken_for_those_of_physionet(tm
 )
 def test_damaged_windows_of_tser_are_named(windows, part, line, reason):
   raw = windows('HR', **{part: [line]})
-  source = bidmc_ts.load(bidmc_ts.find(raw, ['HR'])['HR'], 'HR', 3, {}, ACCEPT, '', None)
+  source = bidmc_ts.load(bidmc_ts.find(raw, ['HR'])['HR'], 'HR', 3, {}, ACCEPT, '')
   with pytest.raises(ValueError, match=f'^{raw}/BIDMC32HR_{part}.ts, {reason}') as raised:
     list(source.files['train']())
   assert '\n' not in str(raised.value)

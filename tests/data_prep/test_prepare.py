@@ -22,6 +22,7 @@ from lra_spt import errors
 from lra_spt.cli import main as cli
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import prepared
+from tests.data_prep.raw_sets import nothing_is_left
 
 COUNTS = {'train': 30, 'test': 5}
 
@@ -42,6 +43,56 @@ def a_source(**changes):
     verified=False,
   )
   return dataclasses.replace(source, **changes)
+
+
+def test_a_source_without_examples_is_refused(tmp_path):
+  (tmp_path / 'data').mkdir()
+  with pytest.raises(errors.DataError, match=r'No usable example came from here \(looked for: numbers\)'):
+    builders.prepare_set(
+      'numbers', tmp_path / 'data', {}, lambda work: a_source(counts=dict.fromkeys(COUNTS, 0))
+    )
+  assert nothing_is_left(tmp_path)
+
+
+def test_a_set_without_training_examples_says_so(tmp_path, capsys):
+  builders.prepare_set('numbers', tmp_path, {}, lambda work: a_source(counts=COUNTS | {'train': 0}))
+  assert 'numbers has no training examples, so models can be tested on it' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('documents', [1, 2])
+def test_examples_of_training_and_test_are_told(tmp_path, capsys, change_entry, documents):
+  rows = np.arange(40, dtype=np.uint8).reshape(5, 8)
+
+  def source(train, test, verified=False):
+    taken = {'train': train, 'test': test}
+
+    def read(file):
+      for i in taken[file]:
+        yield rows[i] if documents == 1 else (rows[i], rows[4])[:: 1 if file == 'train' else -1], i % 3
+
+    counts = {file: len(numbers) for file, numbers in taken.items()}
+    files = {file: lambda file=file: read(file) for file in taken}
+    form = {'documents': documents, 'shape': (8,) if documents == 1 else None, 'verified': verified}
+    return a_source(files=files, counts=counts, **form)
+
+  def says(*source_of, name='numbers'):
+    for _ in range(2):  # also when it is there already
+      builders.prepare_set(name, tmp_path / 'data', {}, lambda work: source(*source_of))
+      first, *rest = capsys.readouterr().out.splitlines()
+    return first if rest else ''
+
+  command = f'see `lra-spt inspect numbers --data_dir={tmp_path / "data"} --register=FILE`.'
+  assert says([0, 1, 2], [2, 3, 0]) == (
+    f'2 of 3 test examples of numbers have the inputs of a training example; {command}'
+  )
+  assert says([0, 0, 1], [2], name='apart') == ''
+  assert says([0, 0, 1], [], name='one').startswith(
+    '1 of 3 examples of one have the inputs of an earlier one'
+  )
+  official = says([0, 1], [1], True, name='official')
+  assert official.startswith('Known of the official files: 1 of 1 test examples of official have')
+  change_entry('published', repeated={'test': 1})
+  assert says([0, 1], [1], name='published').startswith('Known of the official files: 1 of 1 test examples')
 
 
 def values(folder, file):

@@ -1,11 +1,11 @@
 """The contents of one split of a prepared set, in numbers."""
 
 import dataclasses
-import hashlib
 
 import numpy as np
 
 from lra_spt.data import tasks, tokenizers
+from lra_spt.data.fingerprints import digest, input_key
 
 _CHUNK_BYTES = 16 * 2**20
 # Numbers of each split in a histogram.
@@ -94,7 +94,7 @@ class Contents:
   @property
   def keys(self) -> list:
     """A key for each example: equal for equal inputs, in whichever order a pair has its documents."""
-    return [tuple(sorted(row)) for row in self.digest.tolist()]
+    return [input_key(row) for row in self.digest.tolist()]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +163,7 @@ def read(split, file: str, positions: np.ndarray, bar) -> Contents:
     labels.append(batch['label'])
     indices.append(batch['index'].astype(np.int64))
     all_lengths.append(lengths.reshape(count, task.documents))
-    digests.append(np.array([_digest(d) for d in documents], np.uint64).reshape(count, task.documents))
+    digests.append(np.array([digest(d) for d in documents], np.uint64).reshape(count, task.documents))
     bar.update(count)
   return Contents(
     split=split.split,
@@ -177,10 +177,6 @@ def read(split, file: str, positions: np.ndarray, bar) -> Contents:
     unended=unended,
     values=None if isinstance(task.inputs, tasks.Tokens) else values,
   )
-
-
-def _digest(document):
-  return int.from_bytes(hashlib.blake2b(document.tobytes(), digest_size=8).digest(), 'little')
 
 
 def overlap(first: Contents, second: Contents) -> Overlap:
