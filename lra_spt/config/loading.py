@@ -245,16 +245,19 @@ def _override(config, key, value):
   for section in sections:
     values = values.get(section) if isinstance(values, ConfigDict) else None
     origins = origins.get(section) if isinstance(origins, ConfigDict) else None
-  if key.split('.')[0] == 'origins' or not isinstance(values, ConfigDict) or last not in values:
+  known = isinstance(values, ConfigDict) and (last in values or key in schema.DEFAULTS)
+  if key.split('.')[0] == 'origins' or not known:
     raise ConfigError(_unknown(config, key))
-  if isinstance(values[last], ConfigDict):
+  existing = schema.EVERYTHING if key in schema.PATTERNS else values.get(last, schema.DEFAULTS.get(key))
+  if isinstance(existing, ConfigDict):
     inner = config_values.listed(f'{key}.{name}' for name in values[last])
     raise ConfigError(f'{key} is a section, not a value: set one of {inner}.')
-  parsed = config_values.parse(value, values[last], key)
-  with values.ignore_type():  # the type is checked already, and None may be replaced
+  parsed = config_values.parse(value, existing, key)
+  with values.ignore_type(), values.unlocked():  # the type is checked already, and None may be replaced
     values[last] = parsed
   if isinstance(origins, ConfigDict):
-    origins[last] = COMMAND_LINE
+    with origins.unlocked():
+      origins[last] = COMMAND_LINE
 
 
 def keys(config) -> list[str]:
@@ -279,6 +282,7 @@ def identity(config) -> dict:
   """The part of a config that determines a run: all but `runtime` and `origins`, as plain dicts and lists.
 
   The weights that the run starts from are named by the SHA-256 of their file, so that the file may move.
+  The keys `schema.PATTERNS` are absent where they have their defaults.
 
   Raises:
     MissingFile: the file of weights does not exist.
@@ -287,6 +291,10 @@ def identity(config) -> dict:
   path = values['model'].pop('weights', '')
   if path:
     values['model']['weights'] = path if path.startswith(_CONTENT) else _content(path)
+  for key in schema.PATTERNS:
+    section, _, last = key.partition('.')
+    if last in values[section] and tuple(values[section][last]) == schema.DEFAULTS[key]:
+      del values[section][last]
   return values
 
 

@@ -11,7 +11,7 @@ by the mixer's class) and options of pretraining objectives (`pretrain.KEY`, che
 import dataclasses
 from typing import Any
 
-from lra_spt.config.fields import Section, key, keys_of
+from lra_spt.config.fields import Section, defaults, key, keys_of
 from lra_spt.config.values import listed
 from lra_spt.errors import FieldError
 
@@ -27,6 +27,7 @@ POOLS = ('mean', 'max', 'last')
 HEADS = ('linear', 'mlp', 'match')
 PLACEMENTS = ('', 'host', 'device')
 TRACKERS = ('wandb', 'mlflow')
+EVERYTHING = ('*',)  # the pattern that matches all parameters
 SCHEDULES = ('constant', 'cosine', 'linear', 'plateau', 'multistep')
 
 _STEPS = 2**31  # steps and seeds are int32
@@ -223,6 +224,12 @@ class FinetuneSpec(StageSpec):
 
   head: str = key("head of the model: 'linear', 'mlp', or 'match' for pairs of documents", choices=HEADS)
   pool: str = key("pooling over positions: 'mean', 'max' or 'last'", choices=POOLS)
+  transfer: tuple[str, ...] = key(
+    "patterns of the encoder's parameters that start from the pretrained ones, such as '*/query/*,embed/*'; "
+    "'!PATTERN' leaves parameters out (`lra-spt list --parameters=CONFIG` lists the names)",
+    EVERYTHING,
+  )
+  freeze: tuple[str, ...] = key("patterns of the encoder's parameters that do not train", ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -367,6 +374,11 @@ def meanings(cls: type = ConfigSpec) -> dict[str, str]:
   known = {name: field.metadata['meaning'] for name, field in keys_of(cls).items()}
   return known | (_OPEN if cls is ConfigSpec else {})
 
+
+DEFAULTS = defaults(ConfigSpec)  # {dotted key: default}
+# Keys that hold patterns of parameters. With their defaults they are no part of a run's identity, because
+# folders of earlier runs are named without them.
+PATTERNS = ('finetune.transfer', 'finetune.freeze')
 
 # Keys in open sections, and the one key of `model` that does not shape the model.
 _OPEN = {

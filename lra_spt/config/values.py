@@ -43,6 +43,8 @@ def parse(value, existing, where):
   if existing is None:
     return None if text.lower() == 'none' else _literal(text, text)
   items = _literal(text, None) if text else ()
+  if items is None and existing and isinstance(existing[0], str):
+    items = tuple(part.strip() for part in text.split(',') if part.strip())
   if items is None:
     raise ConfigError(f'{where} takes a list such as 100,200 (it is {existing!r} now), not {text!r:.100}.')
   kind = type(existing[0]) if existing else typing.Any

@@ -88,6 +88,7 @@ class ParameterGroup:
 
   learning_rate: float | None = None  # None: the stage's
   decay: bool = True  # weight decay applies to it
+  frozen: bool = False  # it has neither gradient nor update
 
   def __post_init__(self):
     if self.learning_rate is not None and not self.learning_rate >= 0:  # refuses NaN too

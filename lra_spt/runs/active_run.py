@@ -95,9 +95,10 @@ class ActiveRun:
     if self.taken is not None:
       built, folder = self.taken.built, self.taken.folder
     flag = built.objective.channels != self.stages['finetune'].objective.channels
+    patterns = self.stages['finetune'].spec.transfer
 
     def start(fresh):
-      return transfer(built.best_state(folder, mesh), fresh, drop_flag_input=flag)
+      return transfer(built.best_state(folder, mesh), fresh, drop_flag_input=flag, patterns=patterns)
 
     self.start = start
 

@@ -9,18 +9,19 @@ from lra_spt import objectives
 from lra_spt.config import loading
 from lra_spt.config.protocol import Protocol, get_protocol
 from lra_spt.config.regimes import Regime, get_regime
-from lra_spt.config.schema import FinetuneSpec, ModelSpec, PretrainSpec, RuntimeSpec, StageSpec
+from lra_spt.config.schema import EVERYTHING, FinetuneSpec, ModelSpec, PretrainSpec, RuntimeSpec, StageSpec
 from lra_spt.config.values import typed
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import tasks
 from lra_spt.data.tasks import Task, Values, get_task
-from lra_spt.errors import ConfigError, DamagedFile, DataError, within
+from lra_spt.errors import ConfigError, DamagedFile, DataError, FieldError, within
 from lra_spt.models import InputSpec, MixerSpec, Recipe
 from lra_spt.models.registry import mixer_class
 from lra_spt.objectives.registry import get_objective, options_from
 from lra_spt.report.runs import run_folder
 from lra_spt.runs import user_code
 from lra_spt.runs.stage import Built
+from lra_spt.training import parameters
 from lra_spt.training import state as states
 
 
@@ -74,6 +75,13 @@ def resolve(config) -> RunSpec:
   stages = {'finetune': typed(FinetuneSpec, sections['finetune'], 'finetune')}
   if regime.objective is not None:
     stages = {'pretrain': _pretrain_spec(regime, causal, sections['pretrain'])} | stages
+  takes_part = stages['finetune'].transfer != EVERYTHING
+  if takes_part and regime.objective is None and not config.model.get('weights'):
+    raise FieldError(
+      'finetune.transfer',
+      f'is set, but regime {regime.name} has no pretraining to take parameters from; leave it out, choose '
+      'another regime, or name a file in model.weights',
+    )
   model = typed(ModelSpec, {key: value for key, value in config.model.items() if key != 'weights'}, 'model')
   values = loading.plain(config)
   return RunSpec(
@@ -140,7 +148,10 @@ def build(run: RunSpec, stage: str) -> Built:
   execution = run.runtime.execution
   mixer = MixerSpec(run.model, task.length, run.causal, protocol, execution)
   recipe = Recipe(run.model, inputs, objective.head, run.causal, protocol, execution)
-  model = states.blueprint(recipe, task.length, decay_everything=protocol.decay_everything)
+  freeze = spec.freeze if stage == 'finetune' else ()
+  model = states.blueprint(recipe, task.length, decay_everything=protocol.decay_everything, freeze=freeze)
+  if stage == 'finetune':
+    parameters.check('finetune.transfer', spec.transfer, states.leaf_names(model.params))
   return Built(stage, run.seed, task, protocol, objective, mixer, model, spec, run.runtime)
 
 

@@ -57,10 +57,12 @@ def plan(spec: RunSpec, pretrained=None, *, resumed: bool = False, members: int 
   taken = None if pretrained is None else TakenPretraining.of(pretrained, spec, data['train'])
   loaded = None
   if taken is None and spec.weights:
-    first = next(iter(stages.values()))
+    name, first = next(iter(stages.items()))
     known = getattr(spec.task.inputs, 'names', data['train'].metadata.get('vocabulary', ()))
     unused = ['<unk>'] * (spec.task.vocabulary - len(known))  # for ids that no token of the set has
     loaded = weights.read(spec.weights, spec.model, [*known, *unused])
+    if name == 'finetune':
+      loaded = dataclasses.replace(loaded, patterns=spec.stages['finetune'].transfer)
     loaded.start({'params': first.model.params, 'stats': first.model.stats})
   return Plan(stages, mesh, data, taken, loaded)
 

@@ -30,6 +30,8 @@ def announce(stage: StageLoop, say) -> dict[str, str]:
     f'{stage.total:,} steps of {built.spec.batch_size} on {stage.mesh.size} device(s), '
     f'training examples on the {stage.placement}{together}'
   )
+  if frozen := built.model.frozen_count:
+    say(f'{name}: {frozen:,} parameters are frozen (finetune.freeze); the others train')
   kernels = _kernels(stage, say)
   say(f'{name}: {_where(built, stage.mesh)}')
   return kernels

@@ -47,10 +47,12 @@ def multiplier(schedule: ScheduleSpec, step: jax.Array, steps_per_epoch: float) 
 
 
 def apply_update(params, directions, groups, control, multiplier):
-  """New parameters; `groups` mirrors `params` with a ParameterGroup per leaf."""
+  """New parameters; `groups` mirrors `params` with a ParameterGroup per leaf. Frozen ones stay."""
   scale = multiplier * control['lr_scale']
 
   def update(group: ParameterGroup, p, direction):
+    if group.frozen:
+      return p
     lr = control['learning_rate'] if group.learning_rate is None else jnp.float32(group.learning_rate)
     decay = control['weight_decay'] if group.decay else jnp.float32(0)
     return p - scale * lr * (direction + decay * p)

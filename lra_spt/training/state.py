@@ -16,6 +16,7 @@ from lra_spt.config.schema import OptimizerSpec
 from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError
 from lra_spt.models import Model, ParameterGroup
+from lra_spt.training import parameters
 from lra_spt.training.optimizer import initial_control, transform
 from lra_spt.training.programs import shared
 
@@ -26,7 +27,8 @@ class Blueprint:
 
   make_model: builds the model from nnx.Rngs; graphdef: its static part; params, stats: pure dicts of
   ShapeDtypeStruct (`stats` holds BatchNorm's running averages); groups: a ParameterGroup per parameter;
-  flops: the operations of one forward pass over one sequence.
+  frozen_stats: True per leaf of `stats` whose module is frozen; flops: the operations of one forward pass
+  over one sequence.
   """
 
   make_model: Callable[[nnx.Rngs], Model]
@@ -34,6 +36,7 @@ class Blueprint:
   params: dict
   stats: dict
   groups: dict
+  frozen_stats: dict
   flops: int
 
   def merge(self, params, stats) -> Model:
@@ -44,6 +47,12 @@ class Blueprint:
   def parameter_count(self) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(self.params))
 
+  @property
+  def frozen_count(self) -> int:
+    groups = jax.tree.leaves(self.groups, is_leaf=lambda x: isinstance(x, ParameterGroup))
+    pairs = zip(groups, jax.tree.leaves(self.params), strict=True)
+    return sum(leaf.size for group, leaf in pairs if group.frozen)
+
 
 # Parameters with these names, or with names that end like VECTORS, do not decay, whatever their shapes.
 TABLES = ('embedding', 'position')
@@ -51,16 +60,25 @@ VECTORS = ('bias', 'scale', 'shift', 'skip')
 
 
 @shared
-def blueprint(make_model: Callable[[nnx.Rngs], Model], length: int, *, decay_everything: bool) -> Blueprint:
+def blueprint(
+  make_model: Callable[[nnx.Rngs], Model],
+  length: int,
+  *,
+  decay_everything: bool,
+  freeze: tuple[str, ...] = (),
+) -> Blueprint:
   """Traces the model without allocating it.
 
   decay_everything: weight decay applies to all parameters, as in the published code. Otherwise it applies to
     parameters of two and more dimensions, but not to state-space parameters, tables of embeddings and
     positions, and vectors for each of several directions (`VECTORS`). A group that a module declares always
     wins.
+  freeze: patterns of parameters that do not train, see `parameters.chosen`. Averages of BatchNorm stay as
+    they are where all parameters of their module are frozen.
 
   Raises:
     ConfigError: a parameter is not float32.
+    FieldError: a pattern matches no parameter.
   """
   model = nnx.eval_shape(lambda: make_model(nnx.Rngs(0)))
   graphdef, params, stats = nnx.split(model, nnx.Param, ...)
@@ -73,9 +91,26 @@ def blueprint(make_model: Callable[[nnx.Rngs], Model], length: int, *, decay_eve
     matrix = dimensions >= 2 and not plain
     return declared or ParameterGroup(decay=decay_everything or matrix)
 
-  groups, params = _map_variables(group, params), nnx.to_pure_dict(params)
+  groups, params, stats = _map_variables(group, params), nnx.to_pure_dict(params), nnx.to_pure_dict(stats)
   _check_dtypes(params)
-  return Blueprint(make_model, graphdef, params, nnx.to_pure_dict(stats), groups, model.flops(length))
+  groups, frozen_stats = _freeze(freeze, params, groups, stats)
+  return Blueprint(make_model, graphdef, params, stats, groups, frozen_stats, model.flops(length))
+
+
+def _freeze(patterns, params, groups, stats):
+  """Returns the groups with the frozen ones marked, and True per leaf of `stats` whose module is frozen."""
+  names = leaf_names(params)
+  parameters.check('finetune.freeze', patterns, names)
+  frozen = parameters.chosen(patterns, names)
+  is_group = lambda x: isinstance(x, ParameterGroup)  # noqa: E731
+  leaves, structure = jax.tree.flatten(groups, is_leaf=is_group)
+  marked = [
+    dataclasses.replace(group, frozen=True) if name in frozen else group
+    for name, group in zip(names, leaves, strict=True)
+  ]
+  still = parameters.of_modules(frozen, names, leaf_names(stats))
+  flags = [name in still for name in leaf_names(stats)]
+  return jax.tree.unflatten(structure, marked), jax.tree.unflatten(jax.tree.structure(stats), flags)
 
 
 def _check_dtypes(params):

@@ -13,6 +13,7 @@ from jax import lax
 from lra_spt import objectives
 from lra_spt.config.schema import OptimizerSpec, ScheduleSpec
 from lra_spt.distributed.sharding import constrain_rows
+from lra_spt.models import ParameterGroup
 from lra_spt.training import optimizer as optimizers
 from lra_spt.training import population
 from lra_spt.training.device_data import PlacedChunk
@@ -47,13 +48,27 @@ def summed_loss(program: StepProgram, stats, batch, keys_B) -> Callable:
   prepared = jax.tree.map(constrain_rows, prepared)  # not over 'seq', where shifted targets would move
 
   def total_loss(params):
-    model = program.model.merge(params, stats)
+    model = program.model.merge(_without_frozen_gradients(program.model.groups, params), stats)
     dropout_keys_B = objectives.row_keys(task, jax.vmap(lambda k: jax.random.fold_in(k, 1))(keys_B))
     outputs = model(prepared.inputs, lengths_B=prepared.lengths_B, deterministic=False, rngs=dropout_keys_B)
     loss, count = program.objective.loss(outputs, prepared)
-    return loss, (count, nnx.to_pure_dict(nnx.state(model, nnx.Not(nnx.Param))))
+    moved = nnx.to_pure_dict(nnx.state(model, nnx.Not(nnx.Param)))
+    return loss, (count, _unless(program.model.frozen_stats, stats, moved))
 
   return total_loss
+
+
+def _without_frozen_gradients(groups, params):
+  """The parameters; gradients of frozen ones are zeros, which XLA does not compute."""
+  return _of_groups(lambda group, p: lax.stop_gradient(p) if group.frozen else p, groups, params)
+
+
+def _of_groups(function, groups, *trees):
+  return jax.tree.map(function, groups, *trees, is_leaf=lambda x: isinstance(x, ParameterGroup))
+
+
+def _unless(frozen, old, new):
+  return jax.tree.map(lambda is_frozen, x, y: x if is_frozen else y, frozen, old, new)
 
 
 def _microbatch(program: StepProgram, params, stats, batch, keys_B):
@@ -93,14 +108,14 @@ def _gradients(program: StepProgram, state, batch, key):
   return jax.tree.map(lambda g: g / count, grads), loss / count, stats
 
 
-def _first_bad_leaf(grads, params, stats, loss) -> jax.Array:
+def _first_bad_leaf(groups, grads, params, stats, loss) -> jax.Array:
   """-1 when all is finite; else the index of the first leaf of the parameters that is not, or their number
-  for the loss or the statistics."""
+  for the loss or the statistics. Frozen leaves count as finite."""
 
-  def finite(g, p):
-    return jnp.isfinite(jnp.sum(g * g)) & jnp.all(jnp.isfinite(p))
+  def finite(group, g, p):
+    return jnp.array(True) if group.frozen else jnp.isfinite(jnp.sum(g * g)) & jnp.all(jnp.isfinite(p))
 
-  flags = jax.tree.leaves(jax.tree.map(finite, grads, params))
+  flags = jax.tree.leaves(_of_groups(finite, groups, grads, params))
   rest = functools.reduce(
     jnp.logical_and, [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(stats)], jnp.isfinite(loss)
   )
@@ -121,7 +136,7 @@ def train_step(program: StepProgram, state: dict, batch: dict, key: jax.Array):
   multiplier = optimizers.multiplier(program.schedule, state['step'], program.steps_per_epoch)
   params = optimizers.apply_update(state['params'], directions, program.model.groups, control, multiplier)
 
-  bad_leaf = _first_bad_leaf(grads, params, stats, loss)
+  bad_leaf = _first_bad_leaf(program.model.groups, grads, params, stats, loss)
   failed_before = control['failed_step'] >= 0
   keep = failed_before | (bad_leaf >= 0)
   new = {'step': state['step'] + 1, 'params': params, 'stats': stats, 'opt': opt, 'control': control}

@@ -256,6 +256,15 @@ def test_list_shows_every_kind(capsys):
   assert 'Image (LRA): grayscale CIFAR-10' in printed
 
 
+def test_list_of_parameters_has_names_for_patterns(capsys):
+  assert cli.main(['list', '--parameters=configs/demo.py:regime=masked']) == 0
+  *rows, head = capsys.readouterr().out.splitlines()
+  names = [row.split()[0] for row in rows]
+  assert 'blocks/mixer/query/kernel' in names and 'embed/bias' in names
+  assert rows[names.index('embed/bias')].split()[1:] == ['64', '64']
+  assert head == 'The head has 260 more and always trains.'
+
+
 def test_list_of_one_kind_knows_what_a_file_registers(capsys, tmp_path):
   (tmp_path / 'mine.py').write_text(
     'import dataclasses\nfrom lra_spt.data import tasks\n'

@@ -11,6 +11,12 @@ def parser() -> flags.Parser:
     'list', 'Lists the names that commands and configs take: all of them, or those of one KIND.'
   )
   parser.add_argument('kind', nargs='?', choices=tuple(KINDS), metavar='KIND', help=', '.join(KINDS))
+  parser.add_argument(
+    '--parameters',
+    metavar='CONFIG',
+    help='lists the parameters of the encoder of a config instead, as patterns of finetune.transfer and '
+    'finetune.freeze see them',
+  )
   flags.add_register(parser)
   return parser
 
@@ -18,6 +24,9 @@ def parser() -> flags.Parser:
 def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
   flags.register(arguments)
+  if arguments.parameters:
+    print('\n'.join(parameter_lines(arguments.parameters)))
+    return 0
   for number, kind in enumerate([arguments.kind] if arguments.kind else KINDS):
     rows = KINDS[kind]()
     width = max([len(name) for name, _ in rows], default=0)
@@ -27,6 +36,30 @@ def main(argv: list[str]) -> int:
     if not rows:
       print('  none here')
   return 0
+
+
+def parameter_lines(config: str) -> list[str]:
+  """Describes each parameter of the encoder: name, shape and size, in columns.
+
+  Raises:
+    ConfigError: the config cannot be used.
+  """
+  import jax
+
+  from lra_spt.config import loading
+  from lra_spt.runs.build import build, resolve
+  from lra_spt.training import state
+
+  model = build(resolve(loading.load(config)), 'finetune').model
+  encoder = model.params['encoder']
+  rows = [
+    (name, ' x '.join(map(str, leaf.shape)), f'{leaf.size:,}')
+    for name, leaf in zip(state.leaf_names(encoder), jax.tree.leaves(encoder), strict=True)
+  ]
+  wide, shape, size = (max(len(row[column]) for row in rows) for column in range(3))
+  head = model.parameter_count - sum(leaf.size for leaf in jax.tree.leaves(encoder))
+  lines = [f'{a:<{wide}}  {b:<{shape}}  {c:>{size}}' for a, b, c in rows]
+  return [*lines, f'The head has {head:,} more and always trains.']
 
 
 def tasks() -> list[tuple[str, str]]:

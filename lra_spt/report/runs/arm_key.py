@@ -38,17 +38,26 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class ArmKey:
-  """One way to train a model: the same for all seeds. budget: the unit, steps or epochs, and the limit of all
-  stages together, 0 if it is not known."""
+  """One way to train a model: the same for all seeds.
+
+  budget: the unit, steps or epochs, and the limit of all stages together, 0 if it is not known. parts: texts
+  with the patterns of parameters that are transferred or frozen; () where everything is transferred and
+  nothing frozen.
+  """
 
   question: Question
   regime: str
   causal: bool
   budget: tuple[str, float] = ('steps', 0)
+  parts: tuple[str, ...] = ()
 
   @property
   def name(self) -> str:
-    """The name of the arm in reports, 'masked self-pretraining' for example."""
+    """The name of the arm in reports, such as 'masked self-pretraining' or 'scratch, frozen: embed/*'."""
+    return ', '.join((self._whole_name, *self.parts))
+
+  @property
+  def _whole_name(self) -> str:
     if self.regime == 'scratch':
       return 'scratch, causal form' if self.causal else 'scratch'
     if self.causal == (self.regime == 'causal'):
@@ -59,11 +68,12 @@ class ArmKey:
   def order(self):
     """Sorts arms: scratch, its causal form, masked, causal, other pretraining."""
     rank = REGIMES.index(self.regime) if self.regime in REGIMES else len(REGIMES)
-    return rank, self.regime, self.causal
+    return rank, self.regime, self.causal, self.parts
 
   def is_tied_to(self, other) -> bool:
     """Compute-tied: this arm trains from scratch for the steps that both stages of `other` have together."""
-    return self.regime == 'scratch' != other.regime and self.budget[1] > 0 and self.budget == other.budget
+    alike = self.budget[1] > 0 and self.budget == other.budget and not self.parts
+    return self.regime == 'scratch' != other.regime and alike
 
 
 def key_of(result: Mapping, left_out=()) -> ArmKey:
@@ -90,7 +100,12 @@ def key_of(result: Mapping, left_out=()) -> ArmKey:
   stages = [finetune] if result['regime'] == 'scratch' else [sections['pretrain'], finetune]
   unit = 'steps' if all(stage.get('max_steps') for stage in stages) else 'epochs'
   limit = sum(stage.get('max_steps' if unit == 'steps' else 'epochs') or 0 for stage in stages)
-  return ArmKey(question, result['regime'], result['causal'], (unit, limit))
+  parts = tuple(
+    f'{word}: {" ".join(finetune[name])}'
+    for name, word in (('transfer', 'transferred'), ('freeze', 'frozen'))
+    if name in finetune
+  )
+  return ArmKey(question, result['regime'], result['causal'], (unit, limit), parts)
 
 
 def _section(config, name):

@@ -3,7 +3,9 @@
 import jax
 import jax.numpy as jnp
 
+from lra_spt.config.schema import EVERYTHING
 from lra_spt.errors import CheckpointError
+from lra_spt.training import parameters
 from lra_spt.training.checkpoints.diagnosis import difference
 
 
@@ -14,7 +16,12 @@ def by_name(tree) -> dict:
 
 
 def transfer(
-  pretrained: dict, fresh: dict, *, drop_flag_input: bool, name: str = 'the pretrained checkpoint'
+  pretrained: dict,
+  fresh: dict,
+  *,
+  drop_flag_input: bool,
+  patterns: tuple[str, ...] = EVERYTHING,
+  name: str = 'the pretrained checkpoint',
 ) -> dict:
   """Returns a finetuning state with a pretrained encoder (parameters and BatchNorm statistics) and a fresh
   head.
@@ -22,6 +29,8 @@ def transfer(
   Args:
     pretrained: {params, stats} of the pretraining stage, each with a tree 'encoder'.
     fresh: the finetuning state to start from.
+    patterns: parameters that are taken over, see `parameters.chosen`; the others stay fresh. Averages of
+      BatchNorm are taken over with all parameters of their module.
     drop_flag_input: drops the last row of the pretrained embedding [C + 1, D], which reads the mask flag.
     name: the place that `pretrained` comes from, for the error.
 
@@ -35,13 +44,25 @@ def transfer(
   wanted = {tree: _encoder(fresh[tree]) for tree in ('params', 'stats')}
   theirs = by_name({'params': {'encoder': source}, 'stats': _encoder(pretrained['stats'])})
   ours = by_name(wanted)
-  if what := difference(theirs, ours):
+  whole = patterns == EVERYTHING
+  moving = {*ours} if whole else _moving(patterns, wanted)
+  others = {} if whole else theirs  # what stays fresh need not fit
+  if what := difference(theirs, others | {key: ours[key] for key in moving}):
     raise CheckpointError(
       f'{name} does not fit the model to finetune ({what}); pretrain and finetune the same model'
     )
-  leaves = [jax.device_put(jnp.asarray(theirs[key]), x.sharding) for key, x in ours.items()]
+  sources = ((theirs[key] if key in moving else x, x) for key, x in ours.items())
+  leaves = [jax.device_put(jnp.asarray(source), x.sharding) for source, x in sources]
   moved = jax.tree.unflatten(jax.tree.structure(wanted), leaves)
   return fresh | {tree: fresh[tree] | moved[tree] for tree in wanted}
+
+
+def _moving(patterns, wanted) -> set[str]:
+  """The names in `by_name(wanted)` of the leaves that patterns take over."""
+  params, stats = (list(by_name(wanted[tree])) for tree in ('params', 'stats'))
+  moving = parameters.chosen(patterns, params)
+  averages = parameters.of_modules(moving, params, stats)
+  return {f'params/{name}' for name in moving} | {f'stats/{name}' for name in averages}
 
 
 def _encoder(tree: dict) -> dict:

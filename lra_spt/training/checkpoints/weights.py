@@ -14,6 +14,7 @@ import safetensors
 import safetensors.numpy
 
 from lra_spt import files
+from lra_spt.config.schema import EVERYTHING
 from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, MissingFile, touching
 from lra_spt.models import ModelSpec, registry
 from lra_spt.models.neox import encoder_params, token_ids
@@ -51,12 +52,14 @@ class Weights:
 
   params, stats: {'encoder': nested dict of float32 arrays}; stats holds the averages of BatchNorm, if any.
   flag: the last row of an embedding of values reads the flag of hidden positions.
+  patterns: the parameters that a run takes over, see `parameters.chosen`.
   """
 
   path: pathlib.Path
   params: dict
   stats: dict
   flag: bool = False
+  patterns: tuple[str, ...] = EVERYTHING
 
   def start(self, fresh: dict) -> dict:
     """Returns the state `fresh` (or only its params and stats, which may be abstract) with this encoder.
@@ -75,7 +78,8 @@ class Weights:
         'reads; export that encoder with --stage=pretrain, or finetune this one (regime=scratch)'
       )
     given = {'params': self.params, 'stats': self.stats}
-    return transfer(given, fresh, drop_flag_input=drop, name=f'model.weights={self.path}')
+    name = f'model.weights={self.path}'
+    return transfer(given, fresh, drop_flag_input=drop, patterns=self.patterns, name=name)
 
 
 def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
