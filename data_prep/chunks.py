@@ -33,6 +33,7 @@ from concurrent.futures import process
 import numpy as np
 import tqdm
 
+from lra_spt.config import user_files
 from lra_spt.errors import ConfigError, DataError, UserError
 
 RUNNERS = ('local', 'beam')
@@ -166,7 +167,8 @@ def _run_local(make_missing, chunks, workers, bar):
   spawn = multiprocessing.get_context('spawn')
   pool = concurrent.futures.ProcessPoolExecutor(workers, mp_context=spawn, initializer=_follow_parent)
   try:
-    running = {pool.submit(make_missing, chunk): chunk for chunk in chunks}
+    with user_files.project_first():  # the processes import this module anew
+      running = {pool.submit(make_missing, chunk): chunk for chunk in chunks}
     for future in concurrent.futures.as_completed(running):
       future.result()
       bar.update(running[future].stop - running[future].start)

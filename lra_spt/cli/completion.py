@@ -48,8 +48,10 @@ def _parser(prog):
 
 
 def _configs(prefix, **_):
-  from configs import common
   from lra_spt.config import protocol, user_files
+
+  with user_files.importing_from(user_files.INSTALLED):
+    from configs import common
 
   file, colon, options = prefix.partition('.py:')
   if not colon:

@@ -8,6 +8,7 @@ LRA_SPT_TRACEBACK=1 a user's error shows its traceback; any other exception is a
 import argparse
 import importlib
 import os
+import pathlib
 import sys
 
 import lra_spt
@@ -20,6 +21,10 @@ TRAINING = ('check', 'demo', 'evaluate', 'selftest', 'study', 'train')  # comman
 
 def command():
   """Runs `main` with the arguments of this process; commands that train get huge pages."""
+  first = pathlib.Path(sys.path[0]).resolve()
+  if first == pathlib.Path.cwd() and first != pathlib.Path(lra_spt.__file__).resolve().parents[1]:
+    # `python -m` searches the working directory first, which may hold a data_prep or configs of the user.
+    sys.path.append(sys.path.pop(0))
   if completion.requested():
     completion.complete()
   streams.prepare()

@@ -1,7 +1,7 @@
 """Python files of users, mainly config files: how they are looked up and run.
 
-While such a file runs, modules beside it can be imported, and `configs` is the folder of this project, even
-if Python was started in another folder with that name.
+While such a file runs, modules beside it can be imported. `configs` and `data_prep` are the folders of this
+project, even if Python was started in a folder with others of these names, or the file lies beside one.
 """
 
 import contextlib
@@ -17,9 +17,40 @@ import types
 
 from lra_spt.errors import ConfigError, nearest, touching
 
-INSTALLED = pathlib.Path(__file__).resolve().parents[2] / 'configs'
+PROJECT = pathlib.Path(__file__).resolve().parents[2]  # which holds lra_spt, configs and data_prep
+INSTALLED = PROJECT / 'configs'
 
 _beside: dict[str, pathlib.Path] = {}  # {module: folder} of modules that were imported from beside a file
+
+
+def claim_data_prep() -> None:
+  """Makes `import data_prep` mean the package of this project, whichever folders Python searches first. Code
+  of lra_spt calls it before such an import.
+
+  Raises:
+    ConfigError: another module of that name is imported already.
+  """
+  folder, loaded = PROJECT / 'data_prep', sys.modules.get('data_prep')
+  if loaded is None:
+    options = {'submodule_search_locations': [str(folder)]}
+    spec = importlib.util.spec_from_file_location('data_prep', folder / '__init__.py', **options)
+    sys.modules['data_prep'] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules['data_prep'])
+  elif folder not in (pathlib.Path(place).resolve() for place in getattr(loaded, '__path__', ())):
+    where = getattr(loaded, '__file__', None) or next(iter(getattr(loaded, '__path__', ())), 'another module')
+    raise ConfigError(
+      f'lra_spt needs its package data_prep, but {where} is imported under that name: rename yours.'
+    )
+
+
+@contextlib.contextmanager
+def project_first():
+  """A context in which the project is the first folder that Python searches, also in processes that start."""
+  sys.path.insert(0, str(PROJECT))
+  try:
+    yield
+  finally:
+    sys.path.remove(str(PROJECT))
 
 
 def find(name: str) -> pathlib.Path:
@@ -101,8 +132,8 @@ def _misnamed(path, error) -> str | None:
 
 @contextlib.contextmanager
 def importing_from(folder: pathlib.Path):
-  """A context in which modules of `folder` can be imported, and `configs` is the package of this project. A
-  `folder` that is itself called configs comes before it."""
+  """A context in which modules of `folder` can be imported, and `configs` and `data_prep` are the packages of
+  this project. A `folder` that is itself called configs comes before it."""
   for name in [name for name, place in _beside.items() if place != folder]:
     sys.modules.pop(name, None)  # one of the same name may lie beside this file
     del _beside[name]
@@ -111,7 +142,7 @@ def importing_from(folder: pathlib.Path):
   if folder != INSTALLED:
     sys.path.insert(0, str(folder))
   try:
-    with _configs_package(folder):
+    with _configs_package(folder), _data_prep_package():
       yield
   finally:
     if folder != INSTALLED:
@@ -140,6 +171,21 @@ def _configs_package(folder):
     for name in [name for name in sys.modules if name.split('.')[0] == 'configs']:
       del sys.modules[name]
     sys.modules.update(others)
+
+
+@contextlib.contextmanager
+def _data_prep_package():
+  """A context in which the package `data_prep` is that of this project, unless a program has imported its own
+  before."""
+  if 'data_prep' in sys.modules:
+    yield
+    return
+  claim_data_prep()
+  try:
+    yield
+  finally:
+    if not any(name.startswith('data_prep.') for name in sys.modules):
+      del sys.modules['data_prep']  # the file did not need it, and the program may have one
 
 
 def _location():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from lra_spt.config import user_files
 from lra_spt.data.examples import open_split
 from lra_spt.data.tasks import Task
 from lra_spt.errors import DataError, MissingFile, within
@@ -46,6 +47,7 @@ def plan(jobs: Iterable[Job]) -> tuple[Steps, list[str]]:
 
 def _published_size(task: Task) -> int | None:
   """The number of training examples of a set that is not prepared; None for a user's set."""
+  user_files.claim_data_prep()
   from data_prep import catalogue  # imported only if data is missing
 
   counts = catalogue.published_counts(task)

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from lra_spt.config import loading
+from lra_spt.config import loading, user_files
 from lra_spt.errors import touching
 from lra_spt.report.pages import report
 from lra_spt.report.runs import restored
@@ -32,6 +32,7 @@ PICTURES = 12  # test images that the report shows restored
 
 def run_seed(seed: int, workdir: pathlib.Path, *, smoke: bool) -> None:
   """Prepares the data of one seed and runs all arms below `workdir`/seed<seed>, but no finished one again."""
+  user_files.claim_data_prep()
   from data_prep.sources import stripes  # only here: the rest of the package works on prepared data
 
   folder = workdir / f'seed{seed}'

@@ -46,6 +46,19 @@ def lra_spt_process(repository):
   return run
 
 
+@pytest.mark.parametrize('script', ['-m lra_spt', '-m lra_spt.cli'])
+def test_packages_of_a_user_are_not_taken_for_ours(lra_spt_process, tmp_path, script):
+  """`python -m` searches the working directory first."""
+  for name in ('configs', 'data_prep'):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / '__init__.py').write_text(f'raise SystemExit("the user\'s {name}")')
+  file = 'from data_prep import catalogue\n\ncatalogue.register_set(catalogue.npz_set("waves"))\n'
+  (tmp_path / 'sets.py').write_text(file)
+  done = lra_spt_process('list', '--register=sets.py', cwd=tmp_path, script=script)
+  assert (done.returncode, done.stderr) == (0, '')
+  assert 'waves ' in done.stdout
+
+
 @pytest.mark.parametrize('command', cli.COMMANDS)
 def test_commands_exist_and_explain_themselves(command, capsys):
   with pytest.raises(SystemExit) as stop:

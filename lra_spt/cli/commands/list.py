@@ -71,8 +71,10 @@ def tasks() -> list[tuple[str, str]]:
 
 def models() -> list[tuple[str, str]]:
   """(name, description) of every value of the config argument `model`."""
-  from configs import authors, rows, ssm
   from lra_spt.config import mixers
+
+  with user_files.importing_from(user_files.INSTALLED):
+    from configs import authors, rows, ssm
 
   def other(name):
     whose = "; its authors' values where they published some" if name in authors.ROWS else ''
@@ -92,6 +94,7 @@ def models() -> list[tuple[str, str]]:
 
 def sets() -> list[tuple[str, str]]:
   """(name, origin) of every set that `lra-spt prepare` makes."""
+  user_files.claim_data_prep()
   from data_prep import catalogue
 
   def how(entry):

@@ -1,6 +1,7 @@
 """`lra-spt prepare`: makes a prepared data set from official files or a generator."""
 
 from lra_spt.cli import flags
+from lra_spt.config import user_files
 
 
 def parser() -> flags.Parser:
@@ -35,6 +36,7 @@ def main(argv: list[str]) -> int:
   from lra_spt.report.runs import run_folder
 
   run_folder.local_folder(arguments.data_dir, '--data_dir')
+  user_files.claim_data_prep()
   from data_prep import prepare
 
   options = vars(arguments)

@@ -1,0 +1,7 @@
+"""`python -m lra_spt.cli` is the command `lra-spt`, as `python -m lra_spt` is."""
+
+import sys
+
+from lra_spt.cli.main import command
+
+sys.exit(command())
