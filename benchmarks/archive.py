@@ -225,7 +225,8 @@ def _scored(score, test, answer_N) -> float:
 def _restore_curve(folder, name, lines, path):
   if pathlib.PurePath(name).name != name:
     raise DamagedFile(f'{path} names the stage {name!r}, which is not in {folder.name}; {ADVICE}.')
-  place = (folder / name).resolve()  # a run that was begun here has a link to the stages of the study
+  # A run that was begun here has a link to the stages of the study.
+  place = run_folder.followed(folder / name).resolve()
   place.mkdir(parents=True, exist_ok=True)
   with files.replacing(place / run_folder.METRICS, 'w') as file:
     file.writelines(json.dumps(one) + '\n' for one in lines)

@@ -139,6 +139,10 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       )
     super().__init__(data_dir=str(data_dir), file_format='array_record')
 
+  @property
+  def data_path(self):
+    return files.literal(super().data_path)
+
   def _info(self):
     origin = self._origin
     inputs = tfds.features.Tensor(

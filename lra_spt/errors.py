@@ -82,6 +82,8 @@ _ADVICE = {
   errno.EEXIST: 'there is a file of that name where a folder should be; give another path',
   errno.EISDIR: 'it is a folder, not a file; give another path',
   errno.ENOENT: 'it does not exist; correct the path',
+  errno.EMFILE: 'this process has too many files open (see ulimit -n); raise the limit, as by ulimit -n 4096',
+  errno.ENFILE: 'this machine has too many files open; end other programs, or raise its limit',
   errno.ENAMETOOLONG: 'the name is too long for this file system; give a shorter path',
 }
 

@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import itertools
 import json
+import os
 import pathlib
 import re
 import types
@@ -110,8 +111,8 @@ def load(spec: str, overrides: Mapping | list[str] | None = None) -> ConfigDict:
   Raises:
     ConfigError: no such file, key or value, or the file returns no whole config (see `check_whole`).
   """
-  name, colon, arg = spec.partition('.py:')
-  name = name + '.py' if colon else spec
+  name = _file_in(spec)
+  arg = spec[len(name) + 1 :]
   path = user_files.find(name)
   module = user_files.run(path, '_config_file_')
   if not callable(getattr(module, 'get_config', None)):
@@ -132,6 +133,12 @@ def load(spec: str, overrides: Mapping | list[str] | None = None) -> ConfigDict:
     _override(config, key, value)
   check_whole(config, f'The config of {path}')
   return config.lock()
+
+
+def _file_in(spec: str) -> str:
+  """The file of FILE.py:ARGUMENT. If several beginnings could be it, one that exists."""
+  names = [spec[: match.end() - 1] for match in re.finditer(r'\.py:', spec)] + [spec]
+  return next((name for name in names if os.path.isfile(os.path.expanduser(name))), names[0])
 
 
 def lists(overrides: list[str]) -> tuple[dict[str, list[str]], list[str]]:
@@ -299,7 +306,7 @@ def identity(config) -> dict:
 
 
 def _content(path) -> str:
-  path = pathlib.Path(path).expanduser()
+  path = pathlib.Path(os.path.expanduser(path))
   if not path.is_file():
     raise MissingFile(f'model.weights is {path}, but there is no such file; name a safetensors file.')
   with touching(path, 'read'), path.open('rb') as file:

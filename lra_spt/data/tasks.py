@@ -17,6 +17,7 @@ normalisation constants and denoising losses are those of Never Train from Scrat
 """
 
 import dataclasses
+import shlex
 
 import numpy as np
 
@@ -189,8 +190,9 @@ class Task:
     named = self.dataset if self.dataset in _SHIPPED else f'npz --name {self.dataset} --raw_dir RAW'
     command = f'{self.prepare_command or f"lra-spt prepare {named}"} --data_dir'
     if '://' not in str(data_dir):
-      return f'{command} {data_dir}'
-    return f'{command} data && gcloud storage cp -r data/{self.dataset} {str(data_dir).rstrip("/")}/'
+      return f'{command} {shlex.quote(str(data_dir))}'
+    bucket = shlex.quote(f'{str(data_dir).rstrip("/")}/')
+    return f'{command} data && gcloud storage cp -r data/{self.dataset} {bucket}'
 
 
 def _pathfinder(name, resolution, note):

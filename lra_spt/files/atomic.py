@@ -35,10 +35,11 @@ def place(path):
     ConfigError: an address of another kind, or the home of an unknown user.
   """
   if not is_bucket(path):
-    try:
-      return pathlib.Path(path).expanduser()
-    except RuntimeError as error:
-      raise ConfigError(f'{path} is in the home of a user who is not known here; give the folder.') from error
+    text = os.path.expanduser(path)
+    if text.startswith('~'):
+      raise ConfigError(f'{path} is in the home of a user who is not known here; give the folder.')
+    local = pathlib.Path(text)  # without the ./ of ./~name, which says that ~ is a letter
+    return local.absolute() if local.name and local.parts[0].startswith('~') else local
   if not re.fullmatch(r'gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[^\0]*)?', str(path)):
     raise ConfigError(
       f'{path} is neither a folder nor in a bucket of Google Cloud Storage; give a '
@@ -47,6 +48,15 @@ def place(path):
   from lra_spt.files import gcs
 
   return gcs.BucketPath(path)
+
+
+def literal(path):
+  """The same folder for libraries that use etils; see `lra_spt.files.literal_path`."""
+  if is_bucket(path):
+    return path
+  from lra_spt.files.literal_path import LiteralPath
+
+  return LiteralPath(path)
 
 
 @contextlib.contextmanager

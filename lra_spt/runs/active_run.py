@@ -126,10 +126,11 @@ def prepare_stages(runs: list[ActiveRun], planned: planning.Plan, store, say) ->
       run_folder.forget_failure(each.workdir)
       if store is not None:
         to_train = [name for name in each.stages if name not in each.reports]
-        run_folder.share_stages({name: each.folders[name] for name in to_train}, store)
+        run_folder.share_stages({name: each.workdir / each.folders[name].name for name in to_train}, store)
   processes.wait_for_everybody('stages')
   for each in runs if store is not None else ():
-    each.folders = run_folder.stage_folders(each.workdir, each.identity)  # in a bucket they have moved
+    # They have moved, where notes take the place of links.
+    each.folders = run_folder.stage_folders(each.workdir, each.identity)
 
 
 @contextlib.contextmanager

@@ -126,7 +126,7 @@ def _open(workdir, task: Task, split: str, data_dir) -> examples_lib.Examples:
   """Opens a split of the set that a run was trained on, and checks that it is the same set."""
   if data_dir is None:
     raise ConfigError(f'{workdir} does not say where its data are; write load_run(workdir, data_dir=...)')
-  if not files.is_bucket(data_dir) and not pathlib.Path(data_dir).expanduser().is_dir():
+  if not files.is_bucket(data_dir) and not files.place(data_dir).is_dir():
     raise MissingFile(
       f'{workdir} was trained on data in {data_dir}, which is not a folder here, in {pathlib.Path.cwd()}; '
       'say where they are: load_run(workdir, data_dir=...), lra-spt evaluate --data_dir=...'

@@ -127,7 +127,7 @@ def _lost_stages(folder):
   recorded, or stored as numbers, have no config.json and no stages."""
   if not (folder / run_folder.CONFIG).exists():
     return []
-  lost = {path for name in run_folder.STAGES for path in folder.glob(f'{name}-*') if path.is_symlink()}
+  lost = set(run_folder.stages_in(folder, gone=True))
   if (folder / run_folder.RESULT).exists():
     run = runs.read_run(folder)
     taken = (
@@ -205,7 +205,7 @@ def examine_sets(data_dir, health: Health) -> None:
   Raises:
     MissingFile: there is none.
   """
-  data_dir = files.place(data_dir).expanduser()
+  data_dir = files.place(data_dir)
   parts = (prepared.METADATA, prepared.INFO)
   folders = sorted({path.parent for name in parts for path in data_dir.glob(f'*/{prepared.VERSION}/{name}')})
   if not folders:

@@ -1,6 +1,8 @@
 """The folder of a run: one owner, one schema, failures noted, and the pretraining of another run."""
 
+import errno
 import json
+import os
 import re
 import shutil
 
@@ -283,8 +285,23 @@ def test_unfinished_pretraining_is_refused(load, tmp_path, undisturbed):
     experiment.run(load('regime=masked'), tmp_path / 'run', pretrained=tmp_path / 'begun')
 
 
-def test_a_stage_whose_link_leads_nowhere(tmp_path):
+def without_links(monkeypatch, code):
+  """Makes symbolic links fail as on exFAT (ENOSYS), Windows shares (EPERM, ENOTSUP), VirtualBox (EROFS)."""
+
+  def refuse(*arguments, **options):
+    raise OSError(code, os.strerror(code))
+
+  monkeypatch.setattr(os, 'symlink', refuse)
+
+
+WITHOUT_LINKS = (errno.ENOSYS, errno.EPERM, errno.ENOTSUP, errno.EROFS)
+
+
+@pytest.mark.parametrize('code', [None, *WITHOUT_LINKS])
+def test_a_stage_whose_link_leads_nowhere(tmp_path, monkeypatch, code):
   """The store was moved: it is found where --stages says, and said to be gone where that has nothing."""
+  if code is not None:
+    without_links(monkeypatch, code)
   old, new, empty = (tmp_path / name for name in ('old', 'new', 'empty'))
   folders = {'pretrain': tmp_path / 'run' / 'pretrain-1'}
   folders['pretrain'].parent.mkdir()
@@ -295,9 +312,30 @@ def test_a_stage_whose_link_leads_nowhere(tmp_path):
     run_folder.share_stages(folders, empty)
   assert not empty.exists()  # a refused command changes nothing
   run_folder.share_stages(folders, new)
-  assert (folders['pretrain'] / run_folder.STAGE).read_text() == '{}'
+  assert (run_folder.followed(folders['pretrain']) / run_folder.STAGE).read_text() == '{}'
   run_folder.share_stages(folders, empty)  # what is there stays
-  assert folders['pretrain'].resolve() == (new / 'pretrain-1').resolve()
+  assert run_folder.followed(folders['pretrain']).resolve() == (new / 'pretrain-1').resolve()
   shutil.rmtree(new / 'pretrain-1')
   run_folder.share_stages(folders, new)  # removed from the store of that link: trained again there
-  assert folders['pretrain'].is_dir()
+  assert run_folder.followed(folders['pretrain']).is_dir()
+
+
+@pytest.mark.parametrize('code', [None, errno.ENOSYS])
+def test_runs_and_their_stages_move_together(tmp_path, monkeypatch, code):
+  if code is not None:
+    without_links(monkeypatch, code)
+  run, other = tmp_path / 'study' / 'runs' / 'seed0', tmp_path / 'study' / 'runs' / 'seed1'
+  for folder in (run, other):
+    folder.mkdir(parents=True)
+    files.write_json(folder / run_folder.CONFIG, {})
+    run_folder.share_stages({'pretrain': folder / 'pretrain-1'}, tmp_path / 'study' / 'stages')
+  (tmp_path / 'study').rename(tmp_path / 'moved [1]')
+  kept = tmp_path / 'moved [1]' / 'stages' / 'pretrain-1'
+  for name in ('seed0', 'seed1'):
+    (stage,) = run_folder.stages_in(tmp_path / 'moved [1]' / 'runs' / name)
+    assert stage.resolve() == kept
+    assert run_folder.is_shared(stage)
+  kept.rmdir()
+  run = tmp_path / 'moved [1]' / 'runs' / 'seed0'
+  assert run_folder.stages_in(run) == []
+  assert [path.resolve() for path in run_folder.stages_in(run, gone=True)] == [kept]

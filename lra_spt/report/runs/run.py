@@ -203,7 +203,7 @@ class FinishedRun:
     if named:
       return run_folder.followed(run / named)
     # Without a name: the last one written, as several may lie side by side after a change of config.
-    folders = [f for f in run.glob(f'{stage}-*') if (f / run_folder.METRICS).exists()]
+    folders = [f for f in run_folder.stages_in(run, [stage]) if (f / run_folder.METRICS).exists()]
     return max(folders, key=lambda f: ((f / run_folder.METRICS).stat().st_mtime_ns, f.name), default=None)
 
   def stage(self, name, key):

@@ -2,7 +2,8 @@
 
 config.json                      what the run is: identity of the config, fingerprints of the data
 pretrain-HASH/, finetune-HASH/   one folder per stage, named by the hash of what determines it (links, where
-                                 runs of a study share stages):
+                                 runs of a study share stages; pretrain-HASH.link is a note of the folder,
+                                 where the file system has no symbolic links):
   metrics.jsonl, checkpoints/    curves; `latest` (to resume) and `best` (of the best validation)
   stage.json                     written when the stage is done
 result.json, predictions.npz     written when the run is done
@@ -21,6 +22,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 
 import numpy as np
 
@@ -35,13 +37,20 @@ from lra_spt.report.runs import schema
 CONFIG, STAGE, RESULT, PREDICTIONS = 'config.json', 'stage.json', 'result.json', 'predictions.npz'
 FAILURE, METRICS, KERNELS = 'failure.json', 'metrics.jsonl', 'kernels.json'
 LOG = 'log.txt'
-LINK = '.link'  # of a stage that is elsewhere, in a bucket
+LINK = '.link'  # suffix of a note that takes the place of a symbolic link
 COMPILED = 'compilation_cache'  # of programs, in a folder of runs
 STAGES = ('pretrain', 'finetune')
 STUDY = 'study.json'  # in the folder of a study: what it is
 SEARCH = 'search'  # there: the runs that chose hyperparameters
 REPEAT = f'delete {RESULT} and run the command of the run again, which evaluates without training'
 CONFIG_ADVICE = 'restore it from a copy, or move its folder away and repeat the run'
+UNUSABLE = {  # in a path: TensorStore refuses it, or writes to another place
+  r'\\': 'a backslash',
+  r'[\ud800-\udfff]': 'bytes that are not UTF-8',
+  r'\0': 'a zero byte',
+  r'gs:/(?!/)': 'a folder whose name ends in gs:',
+  r'\.__lock(/|$)': 'a folder whose name ends in .__lock',
+}
 BESIDE = ('fingerprints', 'code', 'pretrained')  # keys of config.json that are not of the config
 
 
@@ -49,18 +58,23 @@ def cache_of_programs(workdir) -> pathlib.Path:
   """Where compiled programs are kept for the next start: the folder that LRA_SPT_CACHE names, or in
   `workdir`."""
   folder = os.environ.get('LRA_SPT_CACHE', '').strip() or files.place(workdir) / COMPILED
-  return files.place(folder).expanduser().absolute()
+  return folder_of(folder, 'LRA_SPT_CACHE')
 
 
 def folder_of(path, flag: str) -> pathlib.Path:
   """An absolute path, also one in a bucket (`files.place`), from what stands behind a flag.
 
   Raises:
-    ConfigError: it is empty, or of another kind.
+    ConfigError: it is empty, of another kind, or has a name that the libraries for arrays cannot write.
   """
   if not str(path).strip():
     raise ConfigError(f'{flag} is empty (an unset variable?); name a folder')
-  path = files.place(path).expanduser().absolute()  # Orbax takes no relative path
+  path = files.place(path).absolute()  # Orbax takes no relative path
+  for pattern, what in UNUSABLE.items():
+    if re.search(pattern, str(path)):
+      raise ConfigError(
+        f'{flag} is {path}, but the libraries that store arrays cannot use a path with {what}; give another'
+      )
   if not files.is_bucket(path):
     with touching(path, 'used'):
       path.exists()  # a name that is too long
@@ -108,55 +122,73 @@ def stage_folders(workdir: pathlib.Path, identity: dict) -> dict[str, pathlib.Pa
   }
 
 
-def stages_in(workdir: pathlib.Path, names=STAGES) -> list[pathlib.Path]:
-  """The folders of all stages of these names in the folder of a run."""
+def stages_in(workdir: pathlib.Path, names=STAGES, gone: bool = False) -> list[pathlib.Path]:
+  """The folders of all stages of these names of a run; gone: those that a link leads to, but that do not
+  exist."""
   found = [path for name in names for path in workdir.glob(f'{name}-*')]
   found = {path.with_suffix('') if path.suffix == LINK else path for path in found}
-  return [path for path in map(followed, sorted(found)) if path.is_dir()]
+  places = map(followed, sorted(found))
+  return [path for path in places if (not path.exists() if gone else path.is_dir())]
 
 
 def is_shared(folder: pathlib.Path) -> bool:
   """True if the folder of a stage, of `stage_folders`, is one that several runs may need."""
-  if files.is_bucket(folder):
-    return not (folder.parent / CONFIG).exists()
-  return folder.is_symlink()
+  return folder.is_symlink() or not (folder.parent / CONFIG).exists()
 
 
 def followed(folder: pathlib.Path) -> pathlib.Path:
-  """The folder of a stage, or in a bucket, where there are no links, the one that is noted in its place."""
-  link = folder.with_suffix(LINK)
-  return files.place(link.read_text()) if files.is_bucket(folder) and link.is_file() else folder
+  """The folder of a stage, or the one that a note in its place names."""
+  note = folder.with_suffix(LINK)
+  if not note.is_file():
+    return folder
+  with touching(note, 'read'):
+    target = note.read_text(encoding='utf-8', errors='surrogateescape')
+  return files.place(target) if files.is_bucket(target) else (folder.parent / target).resolve()
 
 
 def share_stages(folders: dict[str, pathlib.Path], store: pathlib.Path) -> None:
   """Makes the folders of stages that are not there yet links into `store`, where runs that need the same
   stage find the same folder.
 
+  Where symbolic links cannot be made, as on exFAT, network drives and in buckets, notes take their place.
+
   Args:
-    folders: of `stage_folders`.
+    folders: of each stage, in the folder of the run.
     store: made if missing; links are relative, so that a folder that holds runs and store can be moved.
-      In a bucket they are notes in place of the folders, and absolute.
+      In a bucket they are absolute.
 
   Raises:
     ConfigError: a link leads to what is gone, and `store` has nothing of that stage either.
   """
   for folder in folders.values():
+    note, kept, there = folder.with_suffix(LINK), store / folder.name, followed(folder)
     if files.is_bucket(folder):
-      if folder.parent != store and not folder.exists():
-        files.write_text(folder.with_suffix(LINK), str(store / folder.name))
+      if there == folder != kept and not folder.exists():
+        files.write_text(note, str(kept))
       continue
     with touching(store, 'written to'):
-      kept = store / folder.name
-      if folder.is_symlink() and not folder.exists() and folder.resolve() != kept.resolve():
+      is_link = there != folder or folder.is_symlink()
+      if is_link and not there.exists() and there.resolve() != kept.resolve():
         if not any(kept.glob('*')):
           raise ConfigError(
-            f'{folder} is a link to {folder.readlink()}, which is gone, and {store} has nothing of that '
+            f'{folder} is a link to {there.resolve()}, which is gone, and {store} has nothing of that '
             'stage; give the --stages where it is now, or remove the link to train that stage again.'
           )
-        folder.unlink()
+        (folder if folder.is_symlink() else note).unlink()
+        is_link = False
       kept.mkdir(parents=True, exist_ok=True)
-      if not folder.exists():
-        folder.symlink_to(os.path.relpath(kept, folder.parent.resolve()))
+      if not is_link and not folder.exists():
+        _link(folder, os.path.relpath(kept, folder.parent.resolve()))
+
+
+def _link(folder, target):
+  try:
+    folder.symlink_to(target)
+  except (
+    OSError
+  ):  # each file system without symbolic links has its own error; a disk that is full raises again
+    with files.replacing(folder.with_suffix(LINK), 'wb') as file:
+      file.write(os.fsencode(target))
 
 
 def claim(workdir: pathlib.Path, identity: dict) -> None:

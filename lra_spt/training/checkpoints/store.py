@@ -68,7 +68,7 @@ def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:
   if jax.process_count() > 1:
     _meet_without_devices()
   with touching(directory, 'written'):
-    return ocp.training.Checkpointer(directory, context=context, cleanup_tmp_directories=True)
+    return ocp.training.Checkpointer(files.literal(directory), context=context, cleanup_tmp_directories=True)
 
 
 @functools.cache
@@ -236,7 +236,7 @@ def read_best(directory: pathlib.Path, abstract_state: dict) -> dict | None:
   best = directory / 'best'
   if not best.is_dir():  # Orbax would make it
     return None
-  with contextlib.closing(ocp.training.Checkpointer(best)) as reader:
+  with contextlib.closing(ocp.training.Checkpointer(files.literal(best))) as reader:
     if reader.latest is None:
       return None
     return _load(reader, best, {key: abstract_state[key] for key in BEST_KEYS})
@@ -310,7 +310,7 @@ def verify(directory: pathlib.Path, noted: str | None = None) -> int | None:
   if not directory.is_dir():
     return None
   whole, damaged, newest = [], [], None
-  with contextlib.closing(ocp.training.Checkpointer(directory)) as reader:
+  with contextlib.closing(ocp.training.Checkpointer(files.literal(directory))) as reader:
     for step in _steps(reader):
       try:
         state = _load(reader, directory, None, step)

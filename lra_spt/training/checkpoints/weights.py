@@ -5,6 +5,7 @@ file (model.weights). Files of GPT-NeoX models, such as Pythia, are read under t
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 from collections.abc import Sequence
 
@@ -95,7 +96,7 @@ def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
     CheckpointError: a tensor of a GPT-NeoX model is missing, left over or of another shape; or the model
       computes something else with these parameters than the one that learned them.
   """
-  path = pathlib.Path(path).expanduser()
+  path = pathlib.Path(os.path.expanduser(path))
   if not path.is_file():
     raise MissingFile(f'model.weights is {path}, but there is no such file; name a safetensors file.')
   try:
