@@ -4,4 +4,5 @@ import sys
 
 from lra_spt.cli.main import command
 
-sys.exit(command())
+if __name__ == '__main__':
+  sys.exit(command())
