@@ -17,7 +17,8 @@ from lra_spt.studies import budget, estimate, search
 from lra_spt.studies import study as study_lib
 
 STUDIES = ('table1', 'table2', 'table3', 'table7', 'table8', 'table9')
-STUDIES += ('figure1', 'figure3', 'figure4', 'figure5', 'grid')
+STUDIES += ('figure1', 'figure2', 'figure3', 'figure4', 'figure5')
+STUDIES += ('pooling', 'larger_s4', 'pathx_training', 'grid')
 
 # The synthetic study.
 TASKS = {'listops': 'ListOps', 'text': 'Text', 'retrieval': 'Retrieval', 'image': 'Image', 'pathx': 'PathX'}

@@ -28,6 +28,7 @@ QUOTED += ('mega', 'spade')
 OURS = OF_THE_PAPER + QUOTED
 OTHER_VALUES = 'values of our Transformer of the task, not those of the number quoted beside it'
 UNKNOWN = 'no number in the paper'
+WITHOUT_WEIGHTS = 'pretrained on other data; runs when the study is given weights='
 
 
 def config(task: str, model: str, regime: str, causal: bool = False) -> str:
@@ -52,8 +53,13 @@ def rows(table: int) -> list[published.PublishedRow]:
   return [row for row in published.ROWS if row.table == table]
 
 
-def cells(printed: Iterable[published.PublishedRow]) -> list[Cell]:
-  """One cell per printed cell; models that we do not have, or that saw other data, have no config."""
+def cells(printed: Iterable[published.PublishedRow], weights: str = '') -> list[Cell]:
+  """One cell per printed cell; models that we do not have have no config.
+
+  Args:
+    printed: the cells.
+    weights: file of Pythia, for the rows that were pretrained on other data; '': these have no config.
+  """
   found = []
   for row in printed:
     column = published.TASK_NAMES[row.task]
@@ -61,8 +67,9 @@ def cells(printed: Iterable[published.PublishedRow]) -> list[Cell]:
       column += ', causal'
     infeasible = row.task == 'pathx256' and row.value is None
     known = row.model in OURS or (row.model == 'pythia_70m' and row.task in pythia.ROWS)
-    there = known and row.regime != 'external' and not infeasible
-    note = '' if there else 'pretrained on other data' if row.regime == 'external' else UNKNOWN
+    external = row.regime == 'external'
+    there = known and not infeasible and (not external or weights != '')
+    note = '' if there else WITHOUT_WEIGHTS if known and external else UNKNOWN
     note = 'not feasible, as in the paper' if infeasible and row.model in OURS else note
     quoted = row.model in QUOTED and row.task not in authors.ROWS.get(row.model, ())
     note = OTHER_VALUES if there and quoted else note
@@ -70,7 +77,8 @@ def cells(printed: Iterable[published.PublishedRow]) -> list[Cell]:
       Cell(
         row.approach,
         column,
-        config(row.task, row.model, row.regime, row.causal) if there else '',
+        config(row.task, row.model, 'scratch' if external else row.regime, row.causal) if there else '',
+        {'model.weights': weights} if there and external else {},
         published=as_published(row),
         note=note,
       )

@@ -101,7 +101,7 @@ class Decided:
 
 
 def decide(study: Study, chosen: Sequence[Job], workdir, overrides: Sequence[str] = ()) -> Decided:
-  """Decides which runs come next for the chosen runs of a study. Without a search, these are the chosen runs.
+  """Decides which runs come next for the chosen runs of a study. Cells without a search need no decision.
 
   Args:
     study: the study.
@@ -112,33 +112,37 @@ def decide(study: Study, chosen: Sequence[Job], workdir, overrides: Sequence[str
   Raises:
     ConfigError, DamagedFile: see `look`.
   """
-  if study.search is None:
-    return Decided((), tuple(chosen), {}, frozenset(), {})
   seeds = {}
   for job in chosen:
     seeds.setdefault(folder_of(job.cell), []).append(job)
-  states = {folder: look(study, same[0].cell, workdir, overrides) for folder, same in seeds.items()}
+  states = {
+    folder: look(study, same[0].cell, workdir, overrides)
+    for folder, same in seeds.items()
+    if study.search_of(same[0].cell)
+  }
+  if not states:
+    return Decided((), tuple(chosen), {}, frozenset(), {})
   decided = [
     dataclasses.replace(
       same[0].cell,
-      overrides={**same[0].cell.overrides, **states[folder].values},
+      overrides={**same[0].cell.overrides, **(states[folder].values if folder in states else {})},
       seeds=tuple(job.seed for job in same),
     )
     for folder, same in seeds.items()
-    if states[folder].decided
+    if folder not in states or states[folder].decided
   ]
-  open_jobs = sorted((job for one in states.values() for job in one.jobs), key=_turn(study.search.seeds))
+  turns = [
+    (study.search_of(seeds[folder][0].cell).seeds.index(job.seed), job)
+    for folder, one in states.items()
+    for job in one.jobs
+  ]
   return Decided(
-    tuple(open_jobs),
+    tuple(job for _, job in sorted(turns, key=lambda pair: pair[0])),
     tuple(jobs(dataclasses.replace(study, cells=decided), overrides=overrides)) if decided else (),
-    {same[0].place: states[folder].problem for folder, same in seeds.items() if states[folder].problem},
+    {seeds[folder][0].place: one.problem for folder, one in states.items() if one.problem},
     frozenset(job for one in states.values() if one.problem for job in one.jobs),
     {str(folder): one.record for folder, one in states.items()},
   )
-
-
-def _turn(seeds):
-  return lambda job: seeds.index(job.seed)
 
 
 def described(values: Values) -> str:
@@ -153,8 +157,8 @@ def look(study: Study, cell: Cell, workdir, overrides: Sequence[str] = ()) -> Se
   full disk, a killed process), it is tried again, so that accidents do not choose values.
 
   Args:
-    study: a study with a search.
-    cell: one of its cells, with a config.
+    study: the study.
+    cell: one of its cells, with a config and a search.
     workdir: folder of the study.
     overrides: 'KEY=VALUE' for all runs.
 
@@ -185,7 +189,7 @@ def all_jobs(study: Study, chosen: Sequence[Job], overrides: Sequence[str] = ())
   """Every run of the search for the chosen runs, if the first values of each round win. It serves to count
   them."""
   runs = []
-  for cell in {folder_of(job.cell): job.cell for job in chosen if study.search}.values():
+  for cell in {folder_of(job.cell): job.cell for job in chosen if study.search_of(job.cell)}.values():
     best = {}
     for number, tried in _rounds(study, cell):
       if len(tried) > 1:
@@ -199,7 +203,7 @@ def _rounds(study, cell):
   """Yields (number, values to try) of the rounds. It leaves out values of pretraining for cells without it,
   and rounds that become empty."""
   (job, *_) = jobs(dataclasses.replace(study, cells=[cell]))
-  for number, values in enumerate(study.search.rounds):
+  for number, values in enumerate(study.search_of(cell).rounds):
     tried = []
     for one in values:
       used = {
@@ -224,7 +228,8 @@ def _runs(study, cell, number, values, overrides):
     f'round{number + 1}',
     re.sub(r'[^a-z0-9.-]+', '_', short.lower()),
   )
-  one = dataclasses.replace(cell, overrides={**cell.overrides, **values}, seeds=tuple(study.search.seeds))
+  seeds = tuple(study.search_of(cell).seeds)
+  one = dataclasses.replace(cell, overrides={**cell.overrides, **values}, seeds=seeds, search=None)
   return tuple(
     dataclasses.replace(job, folder=folder / f'seed{job.seed}', what=f'round {number + 1}, {short}')
     for job in jobs(dataclasses.replace(study, cells=[one], search=None), overrides=overrides)

@@ -26,50 +26,6 @@ Values = Mapping[str, object]  # {dotted key: value} of a config
 SHOWN = ('curves', 'operations', 'kernels', 'bars')
 
 
-# Fields of a Cell: key, types, an example.
-_FIELDS = (
-  ('row', str, "a text, such as row='S4, masked'"),
-  ('column', str, "a text, such as column='Image'"),
-  ('config', str, "a text, such as config='configs/image.py:model=s4'"),
-  ('overrides', Mapping, "a dict, such as overrides={'finetune.epochs': 50.0}"),
-  ('published', Published | None, "such as published=Published(0.753, '75.3', 'Table 2')"),
-  ('note', str, 'a text'),
-  ('x', float | int | None, 'a number'),
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-  """One cell of a table, or one point of a figure: the runs of one config, one run per seed.
-
-  Attributes:
-    row: name of the row.
-    column: name of the column.
-    config: as for `lra-spt train --config`, without a seed; '' for a cell without runs.
-    overrides: overrides of the config.
-    published: the number that others report for it.
-    note: why there are no runs, or how they differ from the published run.
-    x: the position on the x axis of a figure; None if the study is not a figure.
-    seeds: seeds of the runs; (): those of the study.
-  """
-
-  row: str
-  column: str
-  config: str = ''
-  overrides: Values = dataclasses.field(default_factory=dict)
-  published: Published | None = None
-  note: str = ''
-  x: float | None = None
-  seeds: tuple[int, ...] = ()
-
-  def __post_init__(self):
-    what = f'The cell ({self.row}, {self.column})'
-    for key, kind, example in _FIELDS:
-      if not isinstance(value := getattr(self, key), kind):
-        raise ConfigError(f'{what} has {key}={value!r:.100}: make it {example}.')
-    _check_seeds(what, self.seeds)
-
-
 def _check_seeds(what, seeds, least=0):
   whole = isinstance(seeds, Sequence) and all(isinstance(seed, int) for seed in seeds)
   if not whole or len(set(seeds)) < max(len(seeds), least):
@@ -104,6 +60,53 @@ def _is_values(values) -> bool:
   return isinstance(values, Mapping) and all(isinstance(key, str) for key in values)
 
 
+# Fields of a Cell: key, types, an example.
+_FIELDS = (
+  ('row', str, "a text, such as row='S4, masked'"),
+  ('column', str, "a text, such as column='Image'"),
+  ('config', str, "a text, such as config='configs/image.py:model=s4'"),
+  ('overrides', Mapping, "a dict, such as overrides={'finetune.epochs': 50.0}"),
+  ('published', Published | None, "such as published=Published(0.753, '75.3', 'Table 2')"),
+  ('note', str, 'a text'),
+  ('x', float | int | None, 'a number'),
+  ('search', Search | None, 'such as search=Search([[{...}, {...}]], seeds=(1,))'),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """One cell of a table, or one point of a figure: the runs of one config, one run per seed.
+
+  Attributes:
+    row: name of the row.
+    column: name of the column.
+    config: as for `lra-spt train --config`, without a seed; '' for a cell without runs.
+    overrides: overrides of the config.
+    published: the number that others report for it.
+    note: why there are no runs, or how they differ from the published run.
+    x: the position on the x axis of a figure; None if the study is not a figure.
+    seeds: seeds of the runs; (): those of the study.
+    search: values that validation chooses for this cell; None: as the study searches.
+  """
+
+  row: str
+  column: str
+  config: str = ''
+  overrides: Values = dataclasses.field(default_factory=dict)
+  published: Published | None = None
+  note: str = ''
+  x: float | None = None
+  seeds: tuple[int, ...] = ()
+  search: Search | None = None
+
+  def __post_init__(self):
+    what = f'The cell ({self.row}, {self.column})'
+    for key, kind, example in _FIELDS:
+      if not isinstance(value := getattr(self, key), kind):
+        raise ConfigError(f'{what} has {key}={value!r:.100}: make it {example}.')
+    _check_seeds(what, self.seeds)
+
+
 @dataclasses.dataclass(frozen=True)
 class Study:
   """A set of runs that answer one question.
@@ -117,7 +120,8 @@ class Study:
     averages: the table includes means: the three of papers if it has all tasks of LRA, else over its columns.
     chart: the axes of a figure; None for a table.
     show: an additional part of the page, from `SHOWN`.
-    search: values that validation chooses; None if the configs set all values.
+    search: values that validation chooses for every cell without a search of its own; None if the configs
+      set all values.
     smoke: the runs take only a few steps, see `shortened`.
   """
 
@@ -158,6 +162,10 @@ class Study:
       )
     if not self.cells:
       raise ConfigError(f'The study {self.name} has no cells: list at least one.')
+
+  def search_of(self, cell: Cell) -> Search | None:
+    """The search of one of its cells."""
+    return cell.search or self.search
 
   @property
   def rows(self) -> list[str]:
@@ -300,11 +308,21 @@ def _misused(path, error: TypeError) -> str | None:
 def shortened(study: Study) -> Study:
   """The study as a smoke run, which tests that everything works: a few steps and one seed. Each round of a
   search has one seed and its first two values."""
-  search = study.search and Search([values[:2] for values in study.search.rounds], study.search.seeds[:1])
-  cells = [dataclasses.replace(cell, seeds=cell.seeds[:1]) for cell in study.cells]
+
+  def shorter(search):
+    return search and Search([values[:2] for values in search.rounds], search.seeds[:1])
+
+  cells = [
+    dataclasses.replace(cell, seeds=cell.seeds[:1], search=shorter(cell.search)) for cell in study.cells
+  ]
   about = f'{study.about}\n\nThis was a smoke run of a few steps: its numbers mean nothing.'
   return dataclasses.replace(
-    study, cells=cells, seeds=study.seeds[:1], search=search, smoke=True, about=about.strip()
+    study,
+    cells=cells,
+    seeds=study.seeds[:1],
+    search=shorter(study.search),
+    smoke=True,
+    about=about.strip(),
   )
 
 
@@ -331,7 +349,7 @@ def jobs(
   runs = []
   for cell in study.cells:
     cell_seeds = (seeds or cell.seeds or study.seeds) if cell.config else ()
-    if study.search and (used := {*cell_seeds} & {*study.search.seeds}):
+    if (search := study.search_of(cell)) and (used := {*cell_seeds} & {*search.seeds}):
       raise ConfigError(
         f'Seed {min(used)} of the study {study.name} chooses hyperparameters, so it cannot test them: take '
         'another one.'

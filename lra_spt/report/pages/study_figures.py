@@ -12,6 +12,7 @@ from lra_spt.report.study import table as tables
 
 TRAINED = ('accuracy', 'r2')  # what is drawn of a stage: the first that it measures
 SCRATCH_DASH = '6 2'
+_BEST = {'accuracy': 'up to', 'r2': 'R\u00b2 up to'}
 
 
 def figures(table) -> list[dict]:
@@ -139,7 +140,8 @@ def _training(table, column):
         drawn.add(metric)
         style = dataclasses.replace(styles.of_row(len(lines)), dash=SCRATCH_DASH * (cell.regime == 'scratch'))
         name = f'{row}: {words}' if cell.regime != 'scratch' else row
-        lines.append(charts.Line(name + ', R\u00b2' * (metric == 'r2'), style, curves))
+        best = np.mean([values.max() for _, values in curves])
+        lines.append(charts.Line(f'{name}, {_BEST[metric]} {SCORES[metric].show(best)}', style, curves))
   names = ' and '.join(SCORES[metric].name for metric in TRAINED if metric in drawn)
   caption = f'{column}: {names} on training examples'
   return _line_figure(caption, lines, 'epochs of the stage', names.replace(' and ', ', '))
