@@ -6,6 +6,9 @@
 38 runs with 57 stages, at most 31.4 million steps and 284 EFLOP: 33 days on one accelerator at 100 TFLOP/s
 (estimate of --dry_run, 2026-11-22). Not run so far.
 The runs are those of Tables 1 and 2.
+
+With --config.protocol=paper, attention reads padding, Text's test set picks checkpoints, and pretraining on
+Text and Retrieval has no output layer; docs/studies.md lists all changes.
 """
 
 from configs.studies import of_paper

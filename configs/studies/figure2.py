@@ -7,6 +7,9 @@
 (estimate of --dry_run, 2026-11-25). Not run so far.
 Runs, numbers and averages are those of Table 7, whose folder of stages it can share (--stages); the page
 draws them as bars. Expect 84.5 % for S4 and 83.4 % for DLR, self-pretrained from structured values.
+
+With --config.protocol=paper, Text's test set picks checkpoints, DLR reads padding, and DLR from random values
+trains on PathX after its cosine schedule; docs/studies.md lists all changes.
 """
 
 from configs.studies import of_paper, table7

@@ -3,8 +3,8 @@
   lra-spt study configs/studies/figure3.py --workdir=runs/figure3 --dry_run
   lra-spt study configs/studies/figure3.py --workdir=runs/figure3
 
-36 runs with 46 stages, at most 4.1 million steps and 3.49 EFLOP: 0.4 days on one accelerator at 100 TFLOP/s
-(estimate of --dry_run, 2026-11-25). Not run so far.
+48 runs with 58 stages, at most 4.7 million steps and 3.68 EFLOP: 0.43 days on one accelerator at 100 TFLOP/s
+(estimate of --dry_run, 2026-11-29). Not run so far.
 
 On Text from scratch, validation chooses between the learning rates 1e-3 and 5e-4 for every part (C.1.4), with
 seed 100.
@@ -17,6 +17,9 @@ draws scores (the figure's left half) and relative gains (its right half).
 Its "until convergence" (section 3.4) means here: the model is validated as often as once per epoch of all
 examples, and training ends after twenty evaluations without improvement, or after as many steps as the task's
 config takes with all examples.
+
+With --config.protocol=paper, parts of Text are of all 25,000 reviews, its test set picks checkpoints and
+chooses the learning rate, and its pretraining has no output layer; docs/studies.md lists all changes.
 """
 
 from configs.studies import of_paper

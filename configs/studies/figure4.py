@@ -6,6 +6,9 @@
 4 runs with 8 stages, at most 1.9 million steps and 1.92 EFLOP: 0.22 days on one accelerator at 100 TFLOP/s
 (estimate of --dry_run, 2026-11-22). Not run so far.
 The runs are those of "S4 + Masked SPT" in Table 2; the figure needs only their pretraining.
+
+With --config.protocol=paper, Text's test set picks checkpoints, its pretraining has no output layer, and the
+lowest error instead of the best R² picks the checkpoint on Image; docs/studies.md lists all changes.
 """
 
 from configs.studies import of_paper

@@ -7,6 +7,9 @@
 (estimate of --dry_run, 2026-11-22). Not run so far.
 Accuracy is measured on 2,000 training examples whenever the validation set is evaluated. Denoising on Image
 restores values (L1 loss), so it has no accuracy: the figure shows its R² there.
+
+With --config.protocol=paper, attention reads padding, Text trains on all 25,000 reviews, its test set picks
+checkpoints, and its pretraining has no output layer; docs/studies.md lists all changes.
 """
 
 from configs.studies import of_paper

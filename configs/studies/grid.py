@@ -10,6 +10,9 @@ The ranges are those of the paper: learning rates 1e-3, 5e-4 and 1e-4, batch siz
 does not say how it searched them. Here pretraining is searched first, with the finetuning of the config, and
 then finetuning, after the best pretraining. The seeds that are tested take no part in the search.
 Arguments: task and model.
+
+--config.protocol=paper changes what docs/studies.md says of the task and the model; on Text the test set then
+chooses the values too.
 """
 
 import itertools

@@ -13,6 +13,9 @@ epochs.
 Arguments: epochs=8 (of each stage), models=transformer_rotary (names of models of Image, joined by +) and
 seeds=1 (from 0 on). The first two runs, of 2026-11-27, were made by `lra-spt train` with the same values
 before this file was written; the time available determined the number of epochs.
+
+With --config.protocol=paper, weight decay acts on every parameter, and the lowest error instead of the best
+R² picks the checkpoint of pretraining; docs/studies.md lists all changes.
 """
 
 from lra_spt.config import loading as config

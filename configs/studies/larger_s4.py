@@ -3,10 +3,14 @@
   lra-spt study configs/studies/larger_s4.py --workdir=runs/larger_s4 --dry_run
   lra-spt study configs/studies/larger_s4.py --workdir=runs/larger_s4
 
-COST
+8 runs with 12 stages, at most 1.1 million steps and 3.02 EFLOP: 0.35 days on one accelerator at 100 TFLOP/s
+(estimate of --dry_run, 2026-11-29). Not run so far.
 The paper says that larger S4, from scratch and self-pretrained, were not better, and prints no numbers for
 them. Their widths are ours: with them S4 has the 13 million parameters of the Transformer of Table 2. The
 smaller models are those of Table 2.
+
+With --config.protocol=paper, Text's test set picks checkpoints, its pretraining has no output layer, and
+BatchNorm counts padding; docs/studies.md lists all changes.
 """
 
 from configs.studies import of_paper

@@ -3,11 +3,15 @@
   lra-spt study configs/studies/pathx_training.py --workdir=runs/pathx_training --dry_run
   lra-spt study configs/studies/pathx_training.py --workdir=runs/pathx_training
 
-COST
-Expect a training accuracy of at most 52 % after 8 epochs from scratch (2 days on 4 GPUs), and of at least 78 %
-after a day of self-pretraining and a day of finetuning, for which 4 epochs each stand here. Table 2 has the
-rotary Transformer at 84.72 % from scratch, so these are Transformers of LRA's size (Table 1).
+2 runs with 3 stages, at most 0.1 million steps and 2.74 EFLOP: 0.32 days on one accelerator at 100 TFLOP/s
+(estimate of --dry_run, 2026-11-29). Not run so far.
+Expect a training accuracy of at most 52 % after 8 epochs from scratch (2 days on 4 GPUs), and of at least
+78 % after a day of self-pretraining and a day of finetuning, for which 4 epochs each stand here. Table 2 has
+the rotary Transformer at 84.72 % from scratch, so these are Transformers of LRA's size (Table 1).
 Accuracy is measured on 2,000 training examples whenever the validation set is evaluated.
+
+With --config.protocol=paper, projections of attention start as copies of one matrix, and validation of
+pretraining draws new masks; docs/studies.md lists all changes.
 """
 
 from configs.studies import of_paper

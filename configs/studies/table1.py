@@ -5,6 +5,10 @@
 
 60 runs with 72 stages, at most 46.4 million steps and 193 EFLOP: 22 days on one accelerator at 100 TFLOP/s
 (estimate of --dry_run, 2026-11-22). Not run so far.
+
+With --config.protocol=paper, attention reads padding, Text's test set picks checkpoints, pretraining on Text
+and Retrieval has no output layer, and Local Attention, BigBird and Reformer compute what the code of LRA
+computes; docs/studies.md lists all changes.
 """
 
 from configs.studies import of_paper

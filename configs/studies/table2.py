@@ -8,6 +8,10 @@ The third command adds Pythia 70M as pretrained on text, on five tasks (configs/
 
 43 runs with 56 stages, at most 23.6 million steps and 201 EFLOP: 23 days on one accelerator at 100 TFLOP/s
 (estimate of --dry_run, 2026-11-25). Not run so far.
+
+With --config.protocol=paper, attention reads padding, Text's test set picks checkpoints, pretraining on Text
+and Retrieval has no output layer, and Pythia on ListOps trains on after its cosine schedule; docs/studies.md
+lists all changes.
 """
 
 import pathlib

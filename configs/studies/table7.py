@@ -5,6 +5,9 @@
 
 32 runs with 48 stages, at most 12.7 million steps and 11.0 EFLOP: 1.3 days on one accelerator at 100 TFLOP/s
 (estimate of --dry_run, 2026-11-25). Not run so far.
+
+With --config.protocol=paper, Text's test set picks checkpoints, DLR reads padding, and DLR from random values
+trains on PathX after its cosine schedule; docs/studies.md lists all changes.
 """
 
 from configs.studies import of_paper

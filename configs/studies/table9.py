@@ -3,13 +3,16 @@
   lra-spt study configs/studies/table9.py --workdir=runs/table9 --dry_run
   lra-spt study configs/studies/table9.py --workdir=runs/table9
 
-20 runs with 30 stages, at most 4.2 million steps and 5.59 EFLOP: 0.65 days on one accelerator at 100 TFLOP/s
-(estimate of --dry_run, 2026-11-22). Not run so far.
+20 runs with 30 stages, at most 4.2 million steps and 5.51 EFLOP: 0.64 days on one accelerator at 100 TFLOP/s
+(estimate of --dry_run, 2026-11-29). Not run so far.
 
 The paper prints no dimensions for these models. The Transformer of 100 thousand parameters (that of Table 1)
 and both models of 3 million (those of Table 2) follow from its other tables; the others are ours, chosen to
 match the number of parameters. Footnote 6 says that S4 could hardly be scaled up without more states: here
 they are an eighth of the width, as in Table 2, in even numbers.
+
+With --config.protocol=paper, weight decay acts on every parameter, and the lowest error instead of the best
+R² picks the checkpoint of pretraining; docs/studies.md lists all changes.
 """
 
 from configs.studies import of_paper

@@ -19,8 +19,8 @@ FINETUNE = tuple({'finetune.optimizer.lr': lr} for lr in (1e-2, 1e-3))
 
 def searched(**changes):
   cells = [Cell('scratch', 'Stripes', CONFIG + 'scratch'), Cell('masked', 'Stripes', CONFIG + 'masked')]
-  options = {'seeds': (2, 3), 'search': Search((PRETRAIN, FINETUNE), seeds=(0, 1))} | changes
-  return Study('searched', 'Searched', cells, **options)
+  options = {'cells': cells, 'seeds': (2, 3), 'search': Search((PRETRAIN, FINETUNE), seeds=(0, 1))}
+  return Study('searched', 'Searched', **options | changes)
 
 
 class Runs:
@@ -99,6 +99,28 @@ def test_rounds_build_on_what_won_and_fresh_seeds_run_with_it(runs):
       'problem': '',
     },
   ]
+
+
+def test_a_cell_may_search_alone(runs):
+  own = Search((FINETUNE,), seeds=(9,))
+  cells = [Cell('a', 'x', CONFIG + 'scratch', search=own), Cell('b', 'x', CONFIG + 'masked')]
+  one = searched(search=None, cells=cells)
+  chosen = study.jobs(one)
+  first = search.decide(one, chosen, '')
+  assert names(first.open) == [f'a, x (round 1, finetune lr {lr}), seed 9' for lr in (0.01, 0.001)]
+  assert names(search.all_jobs(one, chosen)) == names(first.open)
+  assert names(first.jobs) == ['b, x, seed 2', 'b, x, seed 3']
+  runs.score = lambda job: job.config.finetune.optimizer.lr
+  runs.end(first.open)
+  last = search.decide(one, chosen, '')
+  assert (last.open, [*last.records]) == ((), ['runs/a/x'])
+  assert [(job.cell.row, job.config.finetune.optimizer.lr == 1e-2) for job in last.jobs if job.seed == 2] == [
+    ('a', True),
+    ('b', False),
+  ]
+  with pytest.raises(ConfigError, match='Seed 9 of the study searched chooses hyperparameters'):
+    study.jobs(one, seeds=(9,))
+  assert len(study.shortened(searched(cells=cells)).cells[0].search.rounds[0]) == 2
 
 
 def test_values_that_fail_lose_and_all_failing_costs_the_cell_only(runs):

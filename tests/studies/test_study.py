@@ -30,6 +30,7 @@ RUNS = {  # what the files expand to: cells, those with a config, runs, stages t
   'figure5': (4, 4, 4, 6),
   'grid': (4, 4, 12, 18),
   'image_epochs': (2, 2, 2, 3),
+  'larger_s4': (8, 8, 8, 12),
   'mini_arms': (30, 30, 90, 126),
   'mini_further': (8, 8, 24, 36),
   'mini_labels': (11, 11, 33, 45),
@@ -40,6 +41,8 @@ RUNS = {  # what the files expand to: cells, those with a config, runs, stages t
   'mini_random': (16, 16, 48, 72),
   'mini_table': (20, 20, 60, 90),
   'miniature': (24, 24, 48, 72),
+  'pathx_training': (2, 2, 2, 3),
+  'pooling': (9, 9, 9, 11),
   'table1': (60, 60, 60, 72),
   'table2': (56, 43, 43, 56),
   'table3': (24, 24, 24, 36),
@@ -218,17 +221,6 @@ def test_all_missing_sets_are_named_at_once(loaded, tmp_path):
   of = {(job.config.task, job.cell.row): steps[job] for job in jobs}
   assert of['image', 'S4 + SPT'] == {'pretrain': 200 * 45_000 // 32, 'finetune': -(-200 * 45_000 // 512)}
   assert list(of['image', 'S4']) == ['finetune']
-
-
-def test_a_set_split_by_groups_counts_its_training_groups_before_it_is_prepared(loaded, tmp_path):
-  one, _ = loaded['table3']
-  for protocol, examples in (('clean', (5_700, 5_621, 5_700)), ('paper', (5_565, 5_509, 5_565))):
-    overrides = [f'runtime.data_dir={tmp_path}', f'protocol={protocol}']
-    jobs = study.jobs(one, only={'row': 'S4 + SPT'}, overrides=overrides)
-    jobs = [job for job in jobs if job.config.task.startswith('bidmc')]
-    steps, missing = budget.plan(jobs)
-    assert [steps[job]['pretrain'] for job in jobs] == [-(-500 * count // 64) for count in examples]
-    assert len(missing) == 3
 
 
 def test_commands_for_queues(loaded, tmp_path):
