@@ -148,33 +148,52 @@ class _Watch:
   def _explain_aborts(self, address: str):
     """Handles aborts by jax's client after the loss of the first process, which listens at `address`.
 
-    The handler ends the process with a sentence and a status; other aborts are not changed. A handler of
-    Python would wait for the main thread, so it is set in C and runs in the thread that aborts.
+    The handler ends the process with a sentence and a status; other aborts are not changed.
 
     Returns:
       A function that removes the handler.
     """
     host, _, port = address.rpartition(':')
 
-    def explain(number):
+    def explain():
       try:
         socket.create_connection((host.strip('[]'), int(port)), timeout=5).close()
       except OSError:
         _end(*(self._leaving or (_lost('the first process of this run', 'no longer answers'), _AGAIN)))
 
-    kind = ctypes.CFUNCTYPE(None, ctypes.c_int)
-    handler = kind(explain)
-    libc = ctypes.CDLL(None)
-    libc.signal.restype = ctypes.c_void_p
-    libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
-    before = libc.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
-    handlers = [handler]  # keeps it alive while it is set
+    return _at_abort(explain)
 
-    def restore():
-      libc.signal(signal.SIGABRT, before)
-      handlers.clear()
 
-    return restore
+@contextlib.contextmanager
+def ended_at_abort(sentence: str, status: int = Interrupted.status):
+  """Ends the process with a sentence if C++ code aborts it within the context."""
+  restore = _at_abort(lambda: _end(sentence, status))
+  try:
+    yield
+  finally:
+    restore()
+
+
+def _at_abort(explain):
+  """Calls `explain` where C++ code aborts the process; a handler of Python would wait for the main thread, so
+  it is set in C and runs in the thread that aborts.
+
+  Returns:
+    A function that removes the handler.
+  """
+  kind = ctypes.CFUNCTYPE(None, ctypes.c_int)
+  handler = kind(lambda number: explain())
+  libc = ctypes.CDLL(None)
+  libc.signal.restype = ctypes.c_void_p
+  libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+  before = libc.signal(signal.SIGABRT, ctypes.cast(handler, ctypes.c_void_p))
+  handlers = [handler]  # keeps it alive while it is set
+
+  def restore():
+    libc.signal(signal.SIGABRT, before)
+    handlers.clear()
+
+  return restore
 
 
 def _lost(who, silence) -> str:

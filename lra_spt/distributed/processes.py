@@ -13,7 +13,7 @@ import numpy as np
 from jax._src import distributed  # barriers of its service have no public name; Orbax does the same
 from jax.experimental import multihost_utils
 
-from lra_spt.distributed import heartbeat, signals
+from lra_spt.distributed import joining, signals
 from lra_spt.errors import ConfigError
 
 # Two or more host names; libtpu may put a warning text there.
@@ -82,39 +82,33 @@ def start_processes(
 
   Args:
     distributed: True starts `jax.distributed`, False does not, None starts it in a cluster of several
-      processes: Cloud TPU (TPU_WORKER_HOSTNAMES with several names), SLURM (SLURM_NTASKS > 1 inside a step),
+      processes: Cloud TPU (TPU_WORKER_HOSTNAMES with several names), SLURM (a step of several tasks),
       Kubernetes (JOB_COMPLETION_INDEX with JAX_COORDINATOR_ADDRESS, set by JobSet).
     coordinator: host:port of process 0, outside of such a cluster.
-    processes: number of processes, outside of such a cluster.
+    processes: number of processes, outside of such a cluster; 1 without a coordinator is a process alone, in
+      a cluster too.
     process: rank of this process, outside of such a cluster.
 
   Returns:
     True if `jax.distributed` is running.
 
   Raises:
-    ConfigError: distributed is True without an address and outside of a cluster, or numbers of processes are
-      given without an address.
+    ConfigError: distributed is True without an address and outside of a cluster, numbers of processes are
+      given without an address or do not fit each other, or the address cannot be used.
   """
   if jax.distributed.is_initialized():
     return True
+  joining.check_flags(coordinator, processes, process)
   if distributed is None:
-    distributed = coordinator is not None or _cluster_recognised(os.environ)
+    distributed = coordinator is not None or (processes != 1 and _cluster_recognised(os.environ))
   if not distributed:
-    if processes is not None or process is not None:
+    if processes != 1 and (processes is not None or process is not None):
       raise ConfigError(
         '--processes and --process are for a run of several processes, which need an address: add '
         '--coordinator=HOST:PORT, or --distributed in a cluster, or leave them out'
       )
     return False
-  try:
-    late = f'not all processes of this run have joined within {JOIN:.0f} s; start all of them again.'
-    with heartbeat.ended_after(JOIN, late):  # jax alone would abort and dump its stack
-      jax.distributed.initialize(coordinator, processes, process, initialization_timeout=int(JOIN) + 60)
-  except ValueError as error:
-    raise ConfigError(
-      '--distributed found no cluster environment (Cloud TPU, SLURM, Kubernetes); give '
-      f'--coordinator=HOST:PORT --processes=N --process=I, or leave the flag out on one machine ({error})'
-    ) from error
+  joining.join(coordinator, processes, process, JOIN)
   return True
 
 
@@ -124,8 +118,7 @@ def _cluster_recognised(environment) -> bool:
     return True  # a TPU slice on GKE
   if 'TPU_WORKER_HOSTNAMES' not in environment and not _NOTEBOOKS & environment.keys() and _has_tpu_chips():
     return True  # a Cloud TPU VM: jax asks the metadata server; a slice of one host is one process
-  tasks = environment.get('SLURM_NTASKS', '')
-  if tasks.isdigit() and int(tasks) > 1 and 'SLURM_STEP_NODELIST' in environment:
+  if (joining.slurm_tasks(environment) or 0) > 1 and 'SLURM_STEP_NODELIST' in environment:
     return True
   return 'JOB_COMPLETION_INDEX' in environment and 'JAX_COORDINATOR_ADDRESS' in environment
 

@@ -50,6 +50,7 @@ class Attempt:
             log.write(f'Trained together with {jobs[0].folder.name}, see its {run_folder.LOG}.\n')
     words = [sys.executable, '-m', 'lra_spt', *command(jobs, workdir, stages)[1:]]
     words += [f'--register={path}' for path in register]
+    words += ['--processes=1']  # in the step of a cluster, too, of which the study is one process
     with self.log.open('ab') as log:
       self.logged_before = log.tell()  # bytes of earlier attempts
       self.process = subprocess.Popen(

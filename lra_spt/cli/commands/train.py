@@ -52,7 +52,9 @@ def parser() -> flags.Parser:
   )
   parser.add_argument('--coordinator', help='host:port of process 0, outside a recognised cluster')
   parser.add_argument(
-    '--processes', type=flags.whole(1), help='number of processes, outside a recognised cluster'
+    '--processes',
+    type=flags.whole(1),
+    help='number of processes, outside a recognised cluster; 1: this one alone, in a cluster too',
   )
   parser.add_argument(
     '--process', type=flags.whole(0), help='rank of this process, outside a recognised cluster'
