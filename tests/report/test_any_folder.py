@@ -10,7 +10,7 @@ import pytest
 from lra_spt import files
 from lra_spt.cli import main as cli
 from lra_spt.errors import DamagedFile
-from lra_spt.report.pages import report
+from lra_spt.report.pages import leaderboard, report
 from lra_spt.report.runs.arm_key import key_of
 from lra_spt.report.runs.run import finished, read_run
 from lra_spt.report.study import notes
@@ -296,6 +296,24 @@ def test_controls_are_models_of_their_own(write_run, tmp_path):
   write_run('c', model='s4', config={'model': {'name': 's4', 'shuffle': True}})
   rows = read_any(tmp_path).rows
   assert rows == ['bag_of_tokens, scratch', 'S4, scratch', 'S4 (positions shuffled), scratch']
+
+
+def test_a_model_with_given_weights_is_another_model_than_from_random_values(write_run, tmp_path):
+  for name, accuracy in (('', 0.4), ('m.safetensors', 0.6)):
+    config = {'model': {'name': 'pythia_70m', 'weights': name}}
+    for task in ('listops', 'text', 'retrieval', 'image', 'pathfinder'):
+      known = {'task': task, 'model': 'pythia_70m', 'causal': True, 'config': config}
+      write_run(f'{task}{name}', accuracy=accuracy, examples=100, **known)
+  table = read_any(tmp_path)
+  assert table.rows == [
+    'Pythia 70M, scratch, causal form',
+    'Pythia 70M (given weights), scratch, causal form',
+  ]
+  own = [line for line in leaderboard.view(table)['averages'] if line['own']]
+  assert [(line['model'], line['means'][0]) for line in own] == [
+    ('pythia_70m (given weights)', '60.00'),
+    ('pythia_70m', '40.00'),
+  ]
 
 
 def test_published_numbers_are_those_that_a_run_names(write_run, tmp_path):

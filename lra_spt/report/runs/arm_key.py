@@ -7,6 +7,7 @@ from lra_spt.config import loading
 
 REGIMES = ('scratch', 'masked', 'causal')  # those of the paper, in its order; others follow
 BAG, SHUFFLED = 'bag_of_tokens', ' (positions shuffled)'  # controls: a model, and an end of a model's name
+GIVEN = ' (given weights)'  # end of the name of a model that starts from `model.weights`
 MODEL_NAMES = {
   'transformer': 'Transformer',
   'transformer_rotary': 'Transformer + Rotary',
@@ -14,6 +15,7 @@ MODEL_NAMES = {
   'bigbird': 'BigBird',
   'mega': 'MEGA',
   'spade': 'SPADE',
+  'pythia_70m': 'Pythia 70M',
   's4_random': 'S4 random',
   'dlr_random': 'DLR random',
   **{name: name.upper() for name in ('s4', 's4d', 's5', 'dlr', 'lru')},
@@ -24,8 +26,9 @@ MODEL_NAMES = {
 class Question:
   """Runs of one question are comparable.
 
-  model: its name; with positions in scrambled order it is another model. settings: text of the other values
-  of the section `model`. data_fraction: the share of the training examples that have labels.
+  model: its name; with positions in scrambled order, or with weights from a file, it is another model.
+  settings: text of the other values of the section `model`. data_fraction: the share of the training examples
+  that have labels.
   """
 
   task: str
@@ -91,7 +94,7 @@ def key_of(result: Mapping, left_out=()) -> ArmKey:
   settings = {key: value for key, value in sorted(settings.items()) if key not in left_out}
   question = Question(
     result['task'],
-    name + (SHUFFLED if model.get('shuffle') else ''),
+    name + GIVEN * bool(model.get('weights')) + SHUFFLED * bool(model.get('shuffle')),
     result['protocol'],
     result.get('metric') or 'accuracy',
     repr(settings),
@@ -115,7 +118,7 @@ def _section(config, name):
 
 def model_name(model: str) -> str:
   """A model as tables call it."""
-  base = model.removesuffix(SHUFFLED)
+  base = model.removesuffix(SHUFFLED).removesuffix(GIVEN)
   return MODEL_NAMES.get(base, base) + model[len(base) :]
 
 
