@@ -60,12 +60,14 @@ def test_gains_are_drawn_as_shares_of_the_score_from_scratch(table_of, drawn):
     for part in (0.1, 0.5, 1.0)
     for cell in of_both('image', f'{part:.0%}', overrides={'finetune.data_fraction': part}, x=part)
   ]
-  table = table_of(cells, (0.2, 0.3, 0.4, 0.5, 0.5, None), chart=Chart('share', 'accuracy', log=True))
+  table = table_of(cells, (0.2, 0.3, 0.4, 0.5, 0.5, None), chart=Chart('share <all>', 'accuracy', log=True))
   absolute, relative = study_figures.figures(table)
   assert (absolute['caption'], [name for name, _ in relative['key']]) == ('Accuracy', ['S4 + SPT'])
   ((curve,),) = (line.curves for line in drawn[1])
   assert np.allclose(curve, [(0.1, 0.5), (0.5, 0.25)])  # the last is not run
-  assert 'share of the score from scratch' in report.write(table).read_text(encoding='utf-8')
+  page = report.write(table).read_text(encoding='utf-8')
+  assert 'share of the accuracy from scratch' in page
+  assert 'share &lt;all&gt;' in page
 
 
 def test_bars_show_columns_and_their_mean_beside_published_numbers(table_of):
@@ -99,8 +101,11 @@ def test_training_is_drawn_over_epochs_in_the_metric_of_each_stage(table_of, dra
       path.write_text(''.join(json.dumps(line) + '\n' for line in lines))
   table = read_table(table.workdir)
   (figure,) = study_figures.figures(table)
-  names = ['S4', 'S4 + SPT: self-pretraining, R\u00b2', 'S4 + SPT: finetuning']
-  assert [name for name, _ in figure['key']] == names
+  assert [name for name, _ in figure['key']] == [
+    'S4, up to 49.1 %',
+    'S4 + SPT: self-pretraining, R\u00b2 up to 0.6872',
+    'S4 + SPT: finetuning, up to 73.6 %',
+  ]
   scratch, denoising, _ = drawn[-1]
   assert (scratch.style.dash != '', denoising.style.dash) == (True, '')
   epochs, _ = denoising.curves[0]

@@ -218,7 +218,9 @@ def _rules(y, ylabel, width):
     drawn.append(f'<path d="M{LEFT} {at}H{width - RIGHT}" stroke="var(--rule)" stroke-width=".8"/>')
     drawn.append(f'<text x="{LEFT - 5}" y="{at}" dy=".35em" text-anchor="end">{short_number(value)}</text>')
   height = (TOP + HEIGHT - BOTTOM) / 2
-  drawn.append(f'<text transform="translate(12 {height}) rotate(-90)" text-anchor="middle">{ylabel}</text>')
+  drawn.append(
+    f'<text transform="translate(12 {height}) rotate(-90)" text-anchor="middle">{escape(ylabel)}</text>'
+  )
   return ''.join(drawn)
 
 
@@ -229,7 +231,7 @@ def _frame(x, y, xlabel, ylabel):
       f'<text x="{x(value):.1f}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{short_number(value)}</text>'
     )
   middle = (LEFT + WIDTH - RIGHT) / 2
-  drawn.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{xlabel}</text>')
+  drawn.append(f'<text x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{escape(xlabel)}</text>')
   return ''.join(drawn)
 
 

@@ -52,20 +52,21 @@ def _along_the_axis(table):
 
 
 def _relative_gains(table):
-  """Of every self-pretrained row its gain as a share of the score from scratch, where that is above 0."""
+  """Of every self-pretrained row its gain as a share of the accuracy from scratch, where that is not 0."""
   lines = []
   for number, row in enumerate(table.rows):
     points = []
     for cell in _placed(table, row):
       base = _baseline(table, cell)
-      if base and base.arm.score.estimate > 0:
-        points.append((cell.record['x'], cell.arm.score.estimate / base.arm.score.estimate - 1))
+      before, after = tables.ours(base) if base else None, tables.ours(cell)
+      if before and after is not None:
+        points.append((cell.record['x'], after / before - 1))
     if points:
       style = dataclasses.replace(styles.of_row(number), dash='')
       lines.append(charts.Line(row, style, (tuple(zip(*points, strict=True)),)))
   chart = table.record['chart']
   labels = chart['x'], 'relative gain'
-  caption = 'Gain of self-pretraining as a share of the score from scratch'
+  caption = 'Gain of self-pretraining as a share of the accuracy from scratch'
   return _line_figure(caption, lines, *labels, xlog=chart['log'], includes=(0.0,))
 
 
@@ -75,7 +76,7 @@ def _placed(table, row):
 
 
 def _baseline(table, cell):
-  """The cell from scratch that a cell gains over; None without one, or where a seed diverged."""
+  """The cell from scratch that a cell's accuracy gains over; None without one, or where a seed diverged."""
   if not (cell.arm and cell.arm.pretrained and cell.score.is_share):
     return None
   base = next(iter(baselines.of(cell, table.cells.values())), None)
