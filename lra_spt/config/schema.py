@@ -31,6 +31,7 @@ EVERYTHING = ('*',)  # the pattern that matches all parameters
 SCHEDULES = ('constant', 'cosine', 'linear', 'plateau', 'multistep')
 
 _STEPS = 2**31  # steps and seeds are int32
+NO_LIMIT = _STEPS - 1  # the steps of a stage that only max_seconds ends
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,16 +200,35 @@ class StageSpec(Section):
   schedule: ScheduleSpec
 
   def total_steps(self, examples: int) -> int:
-    """The steps that epochs, max_steps and a schedule that ends at 0 allow on `examples` of training.
+    """The steps that epochs, max_steps and a schedule that ends at 0 allow on `examples` of training;
+    NO_LIMIT if only max_seconds limits the stage.
 
     Raises:
-      FieldError: none of them limits the stage.
+      FieldError: nothing limits the stage, or a schedule lasts as long as a stage that only time ends.
     """
     by_epochs = -(-max(1, int(self.epochs * examples)) // self.batch_size) if self.epochs else 0
     limits = [limit for limit in (by_epochs, self.max_steps, self.schedule.last_step) if limit]
-    if not limits:
-      raise FieldError('epochs', 'is 0 and max_steps is 0, so nothing bounds the stage; set one of them')
-    return min(limits)
+    if not (limits or self.max_seconds):
+      raise FieldError(
+        'epochs', 'is 0, and so are max_steps and max_seconds, so nothing bounds the stage; set one of them'
+      )
+    if not limits and self.schedule.ends and not self.schedule.total_steps:
+      raise FieldError(
+        'schedule.total_steps',
+        'is 0, the end of the stage, but max_seconds alone ends it, at a step that nobody knows before; set '
+        "total_steps, epochs or max_steps, or schedule.name='constant'",
+      )
+    return min(limits, default=NO_LIMIT)
+
+  def most(self, examples: int) -> str:
+    """The limit of the stage on `examples` of training, with the exact number of epochs: 'at most 5 steps of
+    64 (1 epoch and 20 of 300 examples)'."""
+    if (steps := self.total_steps(examples)) == NO_LIMIT:
+      return f'steps of {self.batch_size} for {self.max_seconds:g} s'
+    epochs, rest = divmod(steps * self.batch_size, examples)
+    parts = [f'{epochs:,} epoch{"s" * (epochs != 1)}'] if epochs else []
+    parts += [f'{rest:,} of {examples:,} examples'] if rest else []
+    return f'at most {steps:,} steps of {self.batch_size} ({" and ".join(parts)})'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -117,6 +117,10 @@ class Objective(Protocol):
     """True if a model that sees later positions could read the answers off its input. The default is
     False."""
 
+  @property
+  def least_length(self) -> int:
+    """The least number of positions of an example that it can learn from. The default is 1."""
+
   def prepare(self, batch: dict[str, jax.Array], keys_B: jax.Array) -> Prepared:
     """Makes the input of the model, and its targets.
 

@@ -157,6 +157,7 @@ class CausalDenoising(Denoising):
   of t + 1. The last position and padding have no target."""
 
   needs_causal_form = True
+  least_length = 2
 
   def corrupt(self, inputs, targets, valid_RL, keys_R):
     del keys_R

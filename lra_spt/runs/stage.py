@@ -1,6 +1,7 @@
 """One stage of a run, typed: everything about it but its data."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -159,6 +160,9 @@ class Built:
     if mixer and self.runtime.check_mixer and not is_builtin(self.mixer.model.mixer['name']):
       self.check_mixer()
     train = data['train'].part(self.spec.data_fraction)
+    if (least := getattr(self.objective, 'least_length', 1)) > 1:
+      self._check_length(train, least)
+      self._check_length(data['validation'], least)
     rows, name = self.spec.batch_size, f'{self.name}.batch_size'
     sharding.check_batch_size(rows, mesh, name, self.runtime.microbatches)
     if self.protocol.drop_last_evaluation_batch:
@@ -173,6 +177,20 @@ class Built:
     with within(f'{self.name}.schedule'):
       self.spec.schedule.resolved(total)
     device_data.choose(self.runtime.placement, train, mesh)
+
+  def _check_length(self, examples, least):
+    """Raises a ConfigError if no example of a split has so many positions."""
+    longest = 0 if isinstance(self.task.inputs, Tokens) else self.task.length
+    starts = [0, *range(64, len(examples), 4096), len(examples)]  # the first 64 nearly always suffice
+    for part in itertools.pairwise(starts):
+      if longest >= least:
+        break
+      longest = examples.gather(np.arange(*part))['lengths'].max(initial=0)
+    if longest < least:
+      raise ConfigError(
+        f'No {examples.split} example of {self.task.name} has {least} positions, so {self.name} has nothing '
+        'to predict there; choose regime=scratch or masked, or a set of longer examples.'
+      )
 
   def _check_memory(self, mesh):
     """Raises a ConfigError if the inputs of the blocks alone, which every runtime.remat stores, do not

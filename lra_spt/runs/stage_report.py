@@ -27,7 +27,7 @@ def announce(stage: StageLoop, say) -> dict[str, str]:
   together = f', {members} runs as one program' if members > 1 else ''
   say(
     f'{name}: {built.model_name} on {built.task.name}, {built.model.parameter_count:,} parameters, '
-    f'{stage.total:,} steps of {built.spec.batch_size} on {stage.mesh.size} device(s), '
+    f'{built.spec.most(len(stage.train))} on {stage.mesh.size} device(s), '
     f'training examples on the {stage.placement}{together}'
   )
   if frozen := built.model.frozen_count:

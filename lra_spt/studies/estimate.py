@@ -11,6 +11,7 @@ import numpy as np
 import tqdm
 
 from lra_spt.config import loading
+from lra_spt.config.schema import NO_LIMIT
 from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError
 from lra_spt.report.study.arms import duration, scaled
@@ -35,7 +36,8 @@ class Share:
   stage: str
   job: Job
   model: str
-  steps: int
+  steps: int  # 0 if only time ends the stage
+  most_seconds: float  # of such a stage; 0 for others
   flops: int  # per step
   parameters: int
   program: str  # digest; equal for stages that compile to the same program
@@ -65,7 +67,7 @@ def describe(
       left.append(job)
   shares = stages_to_train(left, steps, done)
   seconds, measured = _measured(shares)
-  total = sum(seconds[share.program] * share.steps for share in shares if measured)
+  total = sum(seconds[share.program] * share.steps + share.most_seconds for share in shares if measured)
   flops = sum(share.flops * share.steps for share in shares)
   bytes_needed = sum(4 * COPIES * share.parameters for share in shares)
   shared = len([key for job in left for key in job.stages.values() if key not in done]) - len(shares)
@@ -79,10 +81,12 @@ def describe(
     took = f'not measured: the smallest step has {least}, too much to try on {kind}'
   else:
     took = 'none'
+  timed = sum(share.most_seconds > 0 for share in shares)
+  by_time = f', without {timed} stages that only max_seconds ends' if timed else ''
   lines = [
     f'{study.title} (study {study.name}): {len(jobs)} runs, {len(jobs) - len(left)} of them finished',
     f'stages      {len(shares)} to train, {shared} more are shared',
-    f'steps       {sum(share.steps for share in shares):,} at most',
+    f'steps       {sum(share.steps for share in shares):,} at most{by_time}',
     f'operations  {scaled(flops, "FLOP")}',
     f'time        {took}',
     f'disk        about {scaled(bytes_needed, "B")} of checkpoints in {workdir}',
@@ -104,9 +108,13 @@ def _table(shares, seconds):
     speed = '' if took is None else f' of {took:.3g} s' if took > 1 else f' of {1000 * took:.3g} ms'
     times = f'{len(same)} x ' if len(same) > 1 else ''
     yield (
-      f'  {place}, {stage}: {times}{first.steps:,} steps{speed}, '
+      f'  {place}, {stage}: {times}{_length(first)}{speed}, '
       f'{first.parameters:,} parameters, {scaled(first.flops, "FLOP")} a step'
     )
+
+
+def _length(share):
+  return f'{share.most_seconds:g} s of steps' if share.most_seconds else f'{share.steps:,} steps'
 
 
 def stages_to_train(jobs: Sequence[Job], steps: Steps, done: Collection[str] = ()) -> list[Share]:
@@ -139,11 +147,13 @@ def _share(job, stage, built: Built, steps: Mapping[str, int]) -> Share:
   identity = loading.identity(job.config)
   program = {key: identity[key] for key in ('task', 'model', 'protocol', 'regime', 'causal')}
   program |= {'stage': stage, 'batch_size': built.spec.batch_size}
+  by_time = steps[stage] == NO_LIMIT
   return Share(
     stage,
     job,
     built.model_name,
-    steps[stage],
+    0 if by_time else steps[stage],
+    built.spec.max_seconds if by_time else 0,
     built.flops_per_step,
     built.model.parameter_count,
     loading.digest(program),

@@ -4,6 +4,7 @@ Sums and counts are float32, so metrics over more than 2^24 positions are accura
 """
 
 import contextlib
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError, NonFiniteError
 from lra_spt.training import population
 from lra_spt.training.programs import shared
+from lra_spt.training.state import not_finite
 
 
 @shared
@@ -107,8 +109,9 @@ class Evaluator:
     if predictions:
       answers = _concatenate(parts, count, population.stacks(self.mesh))
     return [
-      _not_finite(*each[:2], examples) or (each[::2] if predictions else each[0])
-      for each in zip(metrics, counted, answers, strict=True)
+      _not_finite(*each[:2], examples, functools.partial(population.member, state, i, self.mesh))
+      or (each[::2] if predictions else each[0])
+      for i, each in enumerate(zip(metrics, counted, answers, strict=True))
     ]
 
 
@@ -121,8 +124,9 @@ def check_fills_a_batch(examples: Examples, batch_size: int) -> None:
     )
 
 
-def _not_finite(metrics, counted, examples) -> NonFiniteError | None:
-  """The error of the first metric that is not finite; `counted` is the number of terms in the loss."""
+def _not_finite(metrics, counted, examples, state) -> NonFiniteError | None:
+  """The error of the first metric that is not finite; `counted` is the number of terms in the loss, and
+  state() the state of the run."""
   if not counted:
     return NonFiniteError(
       f'the {examples.split} split has nothing to predict, so it has no loss; where positions are '
@@ -130,6 +134,11 @@ def _not_finite(metrics, counted, examples) -> NonFiniteError | None:
     )
   for name, value in metrics.items():
     if not np.isfinite(value):
+      if (held := not_finite(state())) is not None:
+        return NonFiniteError(
+          f'{name} of the {examples.split} split is {value}, because {held} of the model holds a number that '
+          'is not finite; use another checkpoint, or other weights'
+        )
       return NonFiniteError(
         f'{name} of the {examples.split} split is {value}; check the set with lra-spt inspect, or train '
         'with a lower optimizer.lr in another --workdir'

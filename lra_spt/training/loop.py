@@ -1,6 +1,7 @@
 """The loop of one stage: batches -> dispatches -> evaluations -> checkpoints; it can stop at any moment."""
 
 import contextlib
+import functools
 import itertools
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
+from lra_spt.config.schema import NO_LIMIT
 from lra_spt.data import pipeline
 from lra_spt.distributed import processes, sharding
 from lra_spt.errors import ConfigError, Interrupted, NonFiniteError, UserError
@@ -116,7 +118,7 @@ class StageLoop:
       closing.callback(member.writer.close)
     progress = ReportProgress(
       self.name,
-      total=self.total,
+      total=self.total if self.total < NO_LIMIT else None,
       initial=step,
       batch_size=self.spec.batch_size * len(members),
       enabled=self.loop.progress,
@@ -272,8 +274,8 @@ class StageLoop:
 
   def _guard(self, members, state) -> None:
     """Ends members that met a non-finite number; raises the error of the only member."""
-    for member, control in zip(members, self._controls(state, members), strict=True):
-      member.guard(control)
+    for i, (member, control) in enumerate(zip(members, self._controls(state, members), strict=True)):
+      member.guard(control, functools.partial(population.member, state, i, self.mesh))
     self._raise_of_the_only_one()
 
   def _raise_of_the_only_one(self) -> None:

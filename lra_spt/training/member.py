@@ -72,10 +72,22 @@ class Member:
     """Ends its training, while the others go on."""
     self.active, self.error = False, error
 
-  def guard(self, control: dict) -> None:
-    """Ends its training if its state met a non-finite number."""
+  def guard(self, control: dict, state: Callable[[], dict]) -> None:
+    """Ends its training if its state met a non-finite number.
+
+    state: returns the state, which is that before the step with this number.
+    """
     failed, name = int(control['failed_step']), self.built.name
     if failed < 0 or not self.active:
+      return
+    if (held := states.not_finite(state())) is not None:
+      origin = 'its initial values' if self.start is None else 'the weights that the stage started from'
+      self.ends_with(
+        NonFiniteError(
+          f'{name} cannot train, because {held} held a number that is not finite before step {failed} '
+          f'already: look for it in {origin}, and start with another --workdir{self.advice}'
+        )
+      )
       return
     names = [*states.leaf_names(self.built.model.params), 'the loss or the BatchNorm statistics']
     leaf = names[int(control['failed_leaf'])]

@@ -182,6 +182,16 @@ def _around(params: dict, stats: dict, optimizer: OptimizerSpec, mode: str) -> d
   }
 
 
+def not_finite(state) -> str | None:
+  """The name of the first parameter of a state, or of its BatchNorm statistics, with a number that is not
+  finite; None: all are finite."""
+  for tree in ('params', 'stats'):
+    for name, leaf in zip(leaf_names(state[tree]), jax.tree.leaves(state[tree]), strict=True):
+      if jnp.issubdtype(leaf.dtype, jnp.floating) and not jnp.isfinite(leaf).all():
+        return name
+  return None
+
+
 def leaf_names(params) -> list[str]:
   """'encoder/blocks/mixer/query/kernel', ... in the order of jax.tree.leaves."""
   return ['/'.join(str(part.key) for part in path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]

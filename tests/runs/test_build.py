@@ -1,6 +1,7 @@
 """Typed stages from configs: who has which stages, and what protocols change about a task."""
 
 import jax
+import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
@@ -92,6 +93,35 @@ def test_sets_that_protocol_paper_would_leave_out_are_refused_beforehand(tiny_co
   overrides |= {'finetune.batch_size': len(data['test']) + 1, 'finetune.evaluate_every': 1}
   with pytest.raises(ConfigError, match=r'examples of the (validation|test) split do not fill one batch of'):
     build(resolve(loading.load(tiny_config, overrides)), 'finetune').check(mesh, data)
+
+
+@pytest.mark.parametrize('name, at', [('train', None), ('validation', None), ('validation', 4999), ('', 3)])
+def test_causal_pretraining_with_nothing_to_predict_is_refused_beforehand(tiny_config, tiny_data, name, at):
+  """The split `name` has 5,000 examples of one position, of two at the place `at`."""
+
+  class Short:
+    split = name
+
+    def __len__(self):
+      return 5000
+
+    def part(self, fraction):
+      return self
+
+    def gather(self, positions):
+      return {'lengths': np.where(positions == at, 2, 1)}
+
+  built = build(
+    resolve(loading.load(f'{tiny_config}:regime=causal', {'runtime.data_dir': str(tiny_data)})), 'pretrain'
+  )
+  data = examples.open_splits(get_task('tiny_listops'), tiny_data) | {name: Short()}
+  mesh = sharding.make_mesh(devices=jax.devices()[:1])
+  if at is not None:
+    return built.check(mesh, data)
+  with pytest.raises(
+    ConfigError, match=f'No {name} example of tiny_listops has 2 positions, so pretrain has'
+  ):
+    built.check(mesh, data)
 
 
 def test_mixers_of_the_package_are_not_checked_again(tiny_config, tiny_data, monkeypatch):

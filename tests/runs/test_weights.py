@@ -67,6 +67,18 @@ def test_an_encoder_comes_back_bit_for_bit(exported, undisturbed, load, stage, r
   assert json.loads(about['model'])['width'] == run.config.model.width
 
 
+def test_weights_that_are_not_finite_are_named(exported, load, tmp_path):
+  with safetensors.safe_open(exported['finetune'], 'numpy') as file:
+    about = file.metadata()
+  tensors = safetensors.numpy.load_file(exported['finetune'])
+  tensors['params.encoder.blocks.mixer.key.kernel'][0, 0] = np.inf
+  safetensors.numpy.save_file(tensors, path := tmp_path / 'broken.safetensors', metadata=about)
+  with pytest.raises(
+    CheckpointError, match=f'{path} has a number that is not finite in encoder/blocks/mixer/key'
+  ):
+    first_state(load('scratch', **{'model.weights': str(path)}))
+
+
 @pytest.mark.parametrize(
   'key, value, said',
   [

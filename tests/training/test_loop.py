@@ -71,6 +71,7 @@ def idle(monkeypatch):
     ({'finetune__epochs': 0.0, 'finetune__max_steps': 7}, 7),
     ({'finetune__patience': 2, 'finetune__evaluate_every': 2}, 6),
     ({'finetune__max_seconds': 1e-4}, 1),  # the first dispatch, which is of one step
+    ({'finetune__max_seconds': 1e-4, 'finetune__epochs': 0.0}, 1),
   ],
 )
 def test_each_limit_stops_the_stage(make_stage, idle, monkeypatch, tmp_path, limits, steps):
@@ -91,8 +92,8 @@ def test_each_limit_stops_the_stage(make_stage, idle, monkeypatch, tmp_path, lim
 
 
 def test_no_limit_is_an_error(make_stage, tmp_path):
-  with pytest.raises(ValueError, match='epochs is 0 and max_steps is 0'):
-    make_stage(tmp_path, finetune__epochs=0.0)
+  with pytest.raises(ValueError, match='epochs is 0, and so are max_steps and max_seconds'):
+    make_stage(tmp_path, finetune__epochs=0.0, finetune__max_seconds=0.0)
 
 
 @pytest.mark.parametrize(
@@ -336,6 +337,29 @@ def test_non_finite_numbers_stop_the_stage(make_stage, tmp_path):
     again.run()
 
 
+@pytest.mark.parametrize('where', ['initial values', 'weights that the stage started from'])
+def test_weights_that_are_not_finite_are_named(make_stage, tmp_path, where):
+  """The gradient is not finite in other parameters too, so the one that the step met first says little."""
+  stage = make_stage(tmp_path)
+  (member,) = stage.members
+
+  def broken(fresh):
+    kernel = fresh['params']['encoder']['blocks']['mixer']['query']['kernel']
+    fresh['params']['encoder']['blocks']['mixer']['query']['kernel'] = kernel.at[0, 0, 0].set(np.nan)
+    return fresh
+
+  if where == 'initial values':
+    built, fresh_state = member.built, type(member.built).fresh_state
+    object.__setattr__(built, 'fresh_state', lambda mesh: broken(fresh_state(built, mesh)))
+  else:
+    member.start = broken
+  sentence = (
+    f'because encoder/blocks/mixer/query/kernel held .* before step 0 already: look for it in .*{where}'
+  )
+  with pytest.raises(loop.NonFiniteError, match=sentence):
+    stage.run()
+
+
 def test_plateau_counters_survive_a_restart(make_stage, idle, monkeypatch, tmp_path):
   """The learning-rate scale after 3 epochs is the same with a restart after the second."""
   settings = {
@@ -371,6 +395,14 @@ def test_progress_is_lines_without_a_terminal(capsys, monkeypatch):
     'finetune step 32/2,000: val loss 1.5, val accuracy 0.41, loss 1.7, 4 examples/s, ETA 35 min',
   ]
   assert captured.err == ''
+
+
+def test_a_stage_that_only_time_ends_shows_no_end(capsys, monkeypatch):
+  monkeypatch.setattr(time, 'monotonic', iter([100.0, 105.0, 165.0, 165.0]).__next__)
+  progress = ReportProgress('finetune', total=None, initial=0, batch_size=4, enabled=True)
+  progress(8)
+  progress(24)
+  assert capsys.readouterr().out == 'finetune step 24: 1 examples/s\n'
 
 
 def test_speed_is_that_of_most_lines(capsys, monkeypatch):

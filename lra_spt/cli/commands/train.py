@@ -191,10 +191,9 @@ def describe(run, members: int) -> str:
       lines.append(f'{name:<9} taken from {plan.taken.folder}')
       continue
     used = len(train.part(built.spec.data_fraction))
-    steps, batch = built.spec.total_steps(used), built.spec.batch_size
     lines.append(
-      f'{name:<9} {built.model.parameter_count:,} parameters, at most {steps:,} steps of {batch} '
-      f'({steps * batch / used:.4g} epochs), {built.flops_per_step:.3g} FLOPs a step'
+      f'{name:<9} {built.model.parameter_count:,} parameters, {built.spec.most(used)}, '
+      f'{built.flops_per_step:.3g} FLOPs a step'
     )
   return '\n'.join([*lines, '', plan.parameter_table, 'Nothing was written: this was --dry_run.'])
 

@@ -20,6 +20,7 @@ from lra_spt.errors import CheckpointError, ConfigError, DamagedFile, MissingFil
 from lra_spt.models import ModelSpec, registry
 from lra_spt.models.neox import encoder_params, token_ids
 from lra_spt.training.checkpoints.transfer import transfer
+from lra_spt.training.state import not_finite
 
 TREES = ('params', 'stats')
 # Keys of a model, beside its mixer, that change the function of an encoder with the same parameters.
@@ -62,6 +63,13 @@ class Weights:
   flag: bool = False
   patterns: tuple[str, ...] = EVERYTHING
 
+  def __post_init__(self):
+    if (name := not_finite({'params': self.params, 'stats': self.stats})) is not None:
+      raise CheckpointError(
+        f'{self.path} has a number that is not finite in {name}, so no model can start from it; give other '
+        'weights as model.weights.'
+      )
+
   def start(self, fresh: dict) -> dict:
     """Returns the state `fresh` (or only its params and stats, which may be abstract) with this encoder.
 
@@ -93,8 +101,8 @@ def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
 
   Raises:
     MissingFile, DamagedFile: there is none, or it is no safetensors file.
-    CheckpointError: a tensor of a GPT-NeoX model is missing, left over or of another shape; or the model
-      computes something else with these parameters than the one that learned them.
+    CheckpointError: a number is not finite; a tensor of a GPT-NeoX model is missing, left over or of another
+      shape; or the model computes something else with these parameters than the one that learned them.
   """
   path = pathlib.Path(os.path.expanduser(path))
   if not path.is_file():

@@ -27,7 +27,8 @@ class ReportProgress:
   It also passes the last metrics to `clu.platform`, where cluster front ends read a task's status.
   """
 
-  def __init__(self, name: str, *, total: int, initial: int, batch_size: int, enabled: bool):
+  def __init__(self, name: str, *, total: int | None, initial: int, batch_size: int, enabled: bool):
+    """total: the steps of the stage; None if only time ends it."""
     enabled = enabled and jax.process_index() == 0
     terminal = sys.stderr.isatty()
     self._bar = tqdm(
@@ -78,9 +79,10 @@ class ReportProgress:
       self._marks.append((step, self._last_line))
     if rate := self._rate():
       parts.append(f'{rate * self._batch_size:.0f} examples/s')
-      if step < self._total:
+      if self._total and step < self._total:
         parts.append(f'ETA {_duration((self._total - step) / rate)}')
-    print(f'{self._name} step {step:,}/{self._total:,}: {", ".join(parts) or "running"}', flush=True)
+    of = f'/{self._total:,}' if self._total else ''
+    print(f'{self._name} step {step:,}{of}: {", ".join(parts) or "running"}', flush=True)
 
   def _rate(self) -> float | None:
     """Returns steps a second: the median over the last lines, so that one compilation changes little."""
