@@ -148,7 +148,9 @@ def pages() -> list[pathlib.Path]:
 
 
 def main(arguments=None) -> int:
-  parser = argparse.ArgumentParser(prog='python -m docs.build', description=__doc__.split('\n')[0])
+  parser = argparse.ArgumentParser(
+    prog='python -m docs.build', description='Fills in the numbers and tables of the pages.'
+  )
   parser.add_argument('--check', action='store_true', help='write nothing; status 1 where something is stale')
   check = parser.parse_args(arguments).check
   stale = tables.refresh(write=not check)

@@ -38,3 +38,14 @@ def _raised(node):
     return set().union(*map(_raised, inits))
   raised = [each.exc for each in ast.walk(node) if isinstance(each, ast.Raise)]
   return {ast.unparse(each.func) for each in raised if isinstance(each, ast.Call)}
+
+
+def test_nothing_needs_docstrings_or_assertions_to_run(source_modules):
+  """`python -O` drops assertions and `python -OO` docstrings; argparse alone takes None for one."""
+  dropped = []
+  for module, path in source_modules.items():
+    for node in ast.walk(ast.parse(path.read_text())):
+      docstring = isinstance(node, ast.Attribute | ast.Name) and '__doc__' in ast.unparse(node).split('.')
+      if isinstance(node, ast.Assert) or (docstring and not module.startswith('benchmarks')):
+        dropped.append(f'{path}:{node.lineno}')
+  assert not dropped

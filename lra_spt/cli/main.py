@@ -85,7 +85,8 @@ def _parser():
   parser = argparse.ArgumentParser(
     prog='lra-spt',
     usage='lra-spt COMMAND [FLAGS]',
-    description=lra_spt.__doc__.partition('\n')[0],
+    description='Long-sequence architectures compared fairly: Long Range Arena from scratch and after '
+    'self-pretraining.',
     epilog='\n'.join(
       ['commands:', *(f'  {name:<{width}}  {text}' for name, text in COMMANDS.items())]
       + ['', 'lra-spt COMMAND --help shows the flags of a command.']

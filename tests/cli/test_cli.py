@@ -233,7 +233,7 @@ def test_a_reader_that_goes_away_is_no_error(repository, tmp_path):
 
 
 def test_what_answers_at_once_imports_neither_jax_nor_numpy(lra_spt_process, tmp_path):
-  """Help, wrong flags and config files, in one process."""
+  """Help, wrong flags and config files, in one process, which has no docstrings and no assertions."""
   script = """
 import contextlib, io, sys
 from lra_spt.cli import main as cli
@@ -243,11 +243,11 @@ lines += [['config', 'configs/pathx.py:model=s5', '--config.seed=3'], ['train', 
 for line in lines:
   with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
     cli.main(line)
-  heavy = {'jax', 'numpy', 'flax', 'matplotlib', 'grain'} & set(sys.modules)
-  assert not heavy, (line, heavy)
+  if heavy := {'jax', 'numpy', 'flax', 'matplotlib', 'grain'} & set(sys.modules):
+    raise SystemExit(f'{line} {heavy}')
 print('looked at', len(lines))
 """
-  done = lra_spt_process(cwd=tmp_path, script=script)
+  done = lra_spt_process(cwd=tmp_path, script=script, PYTHONOPTIMIZE='2')
   assert done.returncode == 0, done.stderr
   assert done.stdout.startswith('looked at')
 
