@@ -282,8 +282,7 @@ class ExecutionSpec(Section):
     choices=('', *REMAT),
   )
   precision: str = key(
-    "of the inputs of matrix products and attention: 'float32' or 'bfloat16'. Accelerators multiply float32 "
-    'with fewer bits (TF32, as in the runs of the paper) unless JAX_DEFAULT_MATMUL_PRECISION=highest',
+    "of the inputs of matrix products and attention: 'float32' or 'bfloat16'",
     'float32',
     choices=('float32', 'bfloat16'),
   )
@@ -335,6 +334,19 @@ class RuntimeSpec(ExecutionSpec):
   check_mixer: bool = key(
     'whether mixers from outside the package are checked before a run: shape, look-ahead, padding, gradient',
     True,
+  )
+  matmul_precision: str = key(
+    "of products of float32 matrices on accelerators: 'default' has fewer bits (TF32, as in the runs of the "
+    "paper; bfloat16 on TPUs), 'highest' all of them. JAX_DEFAULT_MATMUL_PRECISION has no effect",
+    'default',
+    choices=('default', 'high', 'highest'),
+  )
+  # Initial values and validation masks are always drawn by threefry2x32.
+  prng: str = key(
+    "generator of the masks and dropout of training: 'threefry2x32', or on accelerators the faster 'rbg' or "
+    "'unsafe_rbg', whose numbers depend on the number of devices and on microbatches",
+    'threefry2x32',
+    choices=('threefry2x32', 'rbg', 'unsafe_rbg'),
   )
   prove_kernels: bool = key('whether kernels are checked before a stage trains on an accelerator', True)
   checkpoint_every: int = key(

@@ -8,6 +8,7 @@ from flax import nnx
 
 from lra_spt.config.protocol import Protocol
 from lra_spt.config.schema import HEADS, ExecutionSpec, ModelSpec
+from lra_spt.distributed import settings
 from lra_spt.errors import ConfigError
 from lra_spt.models import controls, mixers  # importing mixers registers them  # noqa: F401
 from lra_spt.models.encoder import Encoder, InputSpec, MixerSpec
@@ -91,6 +92,7 @@ class Model(nnx.Module):
     if spec.random_init:
       redraw(self, spec, rngs)
 
+  @settings.fixed()
   def __call__(
     self, inputs: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None
   ) -> jax.Array:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from lra_spt.distributed import settings
 from lra_spt.distributed.sharding import platform
 from lra_spt.errors import ConfigError
 from lra_spt.models.encoder import MixerSpec, increment
@@ -29,6 +30,7 @@ QUICK = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes
 _passed: dict[tuple, tuple[str, ...]] = {}
 
 
+@settings.fixed()
 def check_mixer(spec: MixerSpec, *, padding: bool = True) -> tuple[str, ...]:
   """Checks a mixer, once per process. Returns the checks that it passed, in order, a few words each.
 
@@ -134,7 +136,7 @@ def _abstract(spec):
 
 
 def _keys():
-  return jax.random.split(jax.random.key(0), ROWS)
+  return jax.random.split(settings.random_key(0), ROWS)
 
 
 class _Probe:

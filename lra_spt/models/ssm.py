@@ -117,6 +117,7 @@ class LongConvolution(nnx.Module):
 
     # All rows share the kernel and its dropout, by the key of the first.
     drops = not deterministic and getattr(self.kernel, 'dropout', 0) > 0
+    prng = jax.random.key_impl(rngs) if drops else None
     key = jax.random.key_data(jax.random.fold_in(rngs[0], 1)) if drops else None
 
     # Kernel and convolution in one island: devices then sum gradients of the kernel's few parameters.
@@ -124,7 +125,7 @@ class LongConvolution(nnx.Module):
       kernel = nnx.merge(graphdef, parameters)
       kernel_SDL = kernel(x_BLD.shape[1], channels)
       if key is not None:
-        kernel_SDL = kernel.drop(kernel_SDL, jax.random.wrap_key_data(key), channels)
+        kernel_SDL = kernel.drop(kernel_SDL, jax.random.wrap_key_data(key, impl=prng), channels)
       kernel_SDL = kernel_SDL.at[0, :, 0].add(of_channels(skip_D, channels))
       return fft_conv(zero_padding(x_BLD, lengths_B), kernel_SDL, implementation=self.convolution)
 

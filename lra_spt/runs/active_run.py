@@ -12,7 +12,7 @@ from lra_spt.distributed import processes
 from lra_spt.errors import Interrupted, NonFiniteError, UserError
 from lra_spt.report.runs import run_folder
 from lra_spt.runs import plan as planning
-from lra_spt.runs import user_code
+from lra_spt.runs import provenance, user_code
 from lra_spt.runs.build import RunSpec, normalised
 from lra_spt.runs.stage import Built
 from lra_spt.training.checkpoints.transfer import transfer
@@ -80,8 +80,11 @@ class ActiveRun:
     folder = self.folders[name]
     if not processes.agreed((folder / run_folder.STAGE).exists(), f'{name}/{run_folder.STAGE}'):
       return False
-    say(f'{name}: already done, in {folder}')
     self.reports[name] = run_folder.read_stage(folder)
+    now = provenance.computed(self.spec.runtime)
+    changed = provenance.changes(self.reports[name].get('computed', {}), now)
+    what_follows = f'; what follows is computed with {", ".join(changed)}' if changed else ''
+    say(f'{name}: already done, in {folder}{what_follows}')
     return True
 
   def member(self, name: str) -> Member:

@@ -16,7 +16,7 @@ from lra_spt import files
 from lra_spt.config import loading
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task, Tokens
-from lra_spt.distributed import sharding
+from lra_spt.distributed import settings, sharding
 from lra_spt.errors import CheckpointError, ConfigError, MissingFile, NonFiniteError
 from lra_spt.models import Model
 from lra_spt.objectives import Classification, Denoising, Regression
@@ -63,6 +63,7 @@ def train(config, workdir, *, pretrained=None, announce=print) -> dict:
   return experiment.run(config, workdir, pretrained=pretrained, announce=announce)
 
 
+@settings.fixed()
 def build_model(config, stage: str = 'finetune') -> Model:
   """Builds the model of a stage, 'pretrain' or 'finetune', with the initial values of the config's seed, on
   one device.
@@ -81,6 +82,7 @@ def build_model(config, stage: str = 'finetune') -> Model:
   return built.model.merge(state['params'], state['stats'])
 
 
+@settings.fixed()
 def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
   """Loads a run with the weights of the best validation of a stage.
 
@@ -106,8 +108,9 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
   if (workdir / run_folder.RESULT).exists():
     runtime = run_folder.read_result(workdir).get('runtime') or {}
     data_dir = runtime.get('data_dir') if data_dir is None else data_dir
-    precision = runtime.get('precision', 'float32')  # scores depend on it
-    spec = dataclasses.replace(spec, runtime=dataclasses.replace(spec.runtime, precision=precision))
+    # Scores depend on both precisions.
+    precisions = {key: runtime[key] for key in ('precision', 'matmul_precision') if key in runtime}
+    spec = dataclasses.replace(spec, runtime=dataclasses.replace(spec.runtime, **precisions))
   built = _stage(stages_of(spec), stage, str(workdir))
   folder = run_folder.stage_folders(workdir, run_folder.read_config(workdir))[stage]
   if not folder.exists():
@@ -269,7 +272,7 @@ class Run:
       raise ConfigError(f'batch_size is {batch_size}; choose at least 1, or 0 for that of training')
     size = min(batch_size or self.built.spec.batch_size, count)
     parts = []
-    with jax.set_mesh(_one_device()):
+    with settings.fixed(self.spec.runtime.matmul_precision), jax.set_mesh(_one_device()):
       for start in range(0, count, size):
         batch = gather(np.minimum(np.arange(start, start + size), count - 1))  # padded with the last example
         answers = jax.tree.map(np.asarray, self._answers(self.params, self.stats, batch))
@@ -296,7 +299,7 @@ class Run:
     if self.stage != 'finetune':
       raise ConfigError(f'{self!r} has no answers to be scored; load the stage finetune')
     examples, mesh = self.examples(split), _one_device()
-    with jax.set_mesh(mesh):
+    with settings.fixed(self.spec.runtime.matmul_precision), jax.set_mesh(mesh):
       state = {'params': self.params, 'stats': self.stats}
       (answer,) = evaluator_of(self.built, mesh).of_each(state, examples, [self.built.seed], predictions=True)
     if isinstance(answer, NonFiniteError):

@@ -14,6 +14,7 @@ from lra_spt.config.values import typed
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import tasks
 from lra_spt.data.tasks import Task, Values, get_task
+from lra_spt.distributed import settings
 from lra_spt.errors import ConfigError, DamagedFile, DataError, FieldError, within
 from lra_spt.models import InputSpec, MixerSpec, Recipe
 from lra_spt.models.registry import mixer_class
@@ -130,6 +131,7 @@ def _as_trained(task: Task, protocol: Protocol, model: ModelSpec) -> Task:
   return task
 
 
+@settings.fixed()
 def build(run: RunSpec, stage: str) -> Built:
   """Builds one stage, 'pretrain' or 'finetune'.
 

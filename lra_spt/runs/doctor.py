@@ -171,7 +171,7 @@ def _verify(directory, done):
     done: the content of stage.json, if the checkpoint must be that of the best validation; else None.
   """
   os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # other processes may train on accelerators
-  from lra_spt.distributed import sharding
+  from lra_spt.distributed import settings, sharding
   from lra_spt.training.checkpoints import store as checkpoints
 
   sharding.all_devices()  # before Orbax starts them
@@ -180,7 +180,8 @@ def _verify(directory, done):
   try:  # Orbax and its threads print errors before they raise them
     for logger in loggers:
       logger.setLevel(logging.CRITICAL)
-    step = checkpoints.verify(directory.absolute(), done and done.get('best_digest'))
+    with settings.fixed():
+      step = checkpoints.verify(directory.absolute(), done and done.get('best_digest'))
   finally:
     gc.collect()
     for logger, level in zip(loggers, before, strict=True):

@@ -6,7 +6,7 @@ Several runs that train as one program are the same code: each step below is mad
 import jax
 
 from lra_spt import files
-from lra_spt.distributed import processes
+from lra_spt.distributed import processes, settings
 from lra_spt.errors import ConfigError, UserError
 from lra_spt.report.runs import metrics, run_folder
 from lra_spt.runs import plan as planning
@@ -65,10 +65,15 @@ def run_together(runs: list[ActiveRun], *, stages=None, arm: str | None = None, 
   store = None if stages is None else run_folder.folder_of(stages, '--stages')
   for each in runs:
     each.workdir = run_folder.folder_of(each.workdir, '--workdir')
+  precision = runs[0].spec.runtime.matmul_precision
+  if ignored := settings.ignored(precision):
+    named = ', '.join(f'{name}={value}' for name, value in ignored.items())
+    say(f'{named} has no effect on runs; set runtime.matmul_precision or runtime.prng if you need to')
   planned = planning.plan_together(runs, store)
   for each in runs:
     each.identify(planned, say)
-  with owned([each.workdir for each in runs], 'training in'), jax.set_mesh(planned.mesh):
+  claimed = owned([each.workdir for each in runs], 'training in')
+  with settings.fixed(precision), claimed, jax.set_mesh(planned.mesh):
     for each in runs:
       each.claim(say)
     waiting = [each for each in runs if each.result is None]
@@ -100,6 +105,7 @@ def train_stage(name: str, runs: list[ActiveRun], planned: planning.Plan, say) -
     if training:
       stage = StageLoop([each.member(name) for each in training], planned.data, planned.mesh)
       kernels = stage_report.announce(stage, say)
+      stage_report.note_attempt(stage, say)
       for each, outcome in zip(training, stage.run(), strict=True):
         if isinstance(outcome, UserError):
           say(f'{each.workdir}: {outcome}')

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from lra_spt import files
 from lra_spt.data.tasks import Task, Tokens
-from lra_spt.distributed import sharding
+from lra_spt.distributed import settings, sharding
 from lra_spt.errors import ConfigError, MissingFile, UserError
 from lra_spt.report.pages import plots, styles
 from lra_spt.report.runs import run_folder
@@ -38,6 +38,7 @@ class NoKernels(UserError):
   """A run has no kernels to show: its model has none, or no checkpoint exists yet."""
 
 
+@settings.fixed()
 def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags: int = 0) -> Kernels:
   """K_max of every layer at the start of a run and in the best checkpoint of a stage.
 

@@ -9,7 +9,7 @@ from clu import parameter_overview
 
 from lra_spt.config import loading
 from lra_spt.data import examples as examples_lib
-from lra_spt.distributed import sharding
+from lra_spt.distributed import settings, sharding
 from lra_spt.errors import CheckpointError, ConfigError
 from lra_spt.report.runs import run_folder
 from lra_spt.runs import user_code
@@ -40,6 +40,7 @@ class Plan:
     )
 
 
+@settings.fixed()
 def plan(spec: RunSpec, pretrained=None, *, resumed: bool = False, members: int = 1) -> Plan:
   """Checks everything that can be checked of a run before it starts; raises as `run` does.
 

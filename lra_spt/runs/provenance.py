@@ -1,4 +1,4 @@
-"""The provenance of a result: package versions, commit, hardware."""
+"""The provenance of a result: package versions, commit, hardware, settings of jax."""
 
 import contextlib
 import importlib.metadata
@@ -8,7 +8,8 @@ import subprocess
 
 import jax
 
-from lra_spt.distributed import processes
+from lra_spt.config.schema import RuntimeSpec
+from lra_spt.distributed import processes, settings
 
 PACKAGES = (
   'lra_spt',
@@ -62,6 +63,34 @@ def hardware() -> dict:
     'cpu': _cpu_name(),
     'matmul_precision': jax.config.jax_default_matmul_precision or 'default',
   }
+
+
+def computed(runtime: RuntimeSpec) -> dict:
+  """What the numbers of a stage depend on besides its config and data; `settings` are those in force."""
+  return {
+    'commit': commit(),
+    'hardware': hardware(),
+    'versions': versions(),
+    'precision': runtime.precision,
+    'prng': runtime.prng,
+    'settings': settings.in_force(),
+  }
+
+
+def changes(before: dict, now: dict, *, precisions_only: bool = False) -> list[str]:
+  """Phrases such as 'prng rbg instead of threefry2x32', for precisions, generator, versions and settings that
+  differ between two contents of `computed`. Facts that only one of them has are left out."""
+
+  def facts(content):
+    found = {key: content[key] for key in ('precision',) if key in content}
+    found |= {key: content['hardware'][key] for key in ('matmul_precision',) if 'hardware' in content}
+    if precisions_only or 'settings' not in content:
+      return found
+    named = {'prng': content['prng']} | content['versions']
+    return found | named | dict.fromkeys(settings.VARIABLES) | content['settings']
+
+  old, new = facts(before), facts(now)
+  return [f'{key} {new[key]} instead of {old[key]}' for key in new if key in old and new[key] != old[key]]
 
 
 def _cpu_name() -> str | None:

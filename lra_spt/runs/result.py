@@ -2,6 +2,7 @@
 
 import datetime
 
+from lra_spt.distributed import settings
 from lra_spt.report.runs import metrics, run_folder
 from lra_spt.runs import provenance
 from lra_spt.runs.active_run import ActiveRun
@@ -42,6 +43,7 @@ def content(run: ActiveRun, train, test: dict, arm: str | None) -> dict:
     'stages': run.reports,
     'hardware': provenance.hardware(),
     'versions': provenance.versions(),
+    'settings': settings.in_force(),
     'commit': provenance.commit(),
     'date': datetime.date.today().isoformat(),
     'config': values,
@@ -74,11 +76,13 @@ def divergences(run: ActiveRun) -> list[str]:
 
 
 def _other_precisions(run: ActiveRun) -> list[str]:
-  """A sentence for every stage that was trained in another precision than the run has now."""
-  now = run.spec.runtime.precision
-  before = {name: report.get('computed', {}).get('precision', now) for name, report in run.reports.items()}
-  return [
-    f'The {name} stage was trained in {precision}, and what followed was computed in {now}.'
-    for name, precision in before.items()
-    if precision != now
-  ]
+  """A sentence for every stage that was trained, at least in part, in other precisions than the run has
+  now."""
+  now, sentences = provenance.computed(run.spec.runtime), []
+  for name, report in run.reports.items():
+    for attempt in (*report.get('computed_before', ()), report.get('computed', {})):
+      if changed := provenance.changes(attempt, now, precisions_only=True):
+        sentences.append(
+          f'After the {name} stage, or a part of it, the run went on with {", ".join(changed)}.'
+        )
+  return [*dict.fromkeys(sentences)]

@@ -11,7 +11,7 @@ from lra_spt import objectives
 from lra_spt.config.protocol import Protocol
 from lra_spt.config.schema import RuntimeSpec, StageSpec
 from lra_spt.data.tasks import Task, Tokens
-from lra_spt.distributed import sharding
+from lra_spt.distributed import settings, sharding
 from lra_spt.errors import CheckpointError, ConfigError, within
 from lra_spt.models import MixerSpec
 from lra_spt.models.check import check_mixer
@@ -70,8 +70,13 @@ class Built:
 
   @property
   def key(self) -> jax.Array:
-    """The key of all random numbers of the stage."""
+    """The key from which initial values are drawn."""
     return states.stage_key(self.seed, NUMBERS[self.name])
+
+  @property
+  def training_key(self) -> jax.Array:
+    """The key of masks and dropout in training, of the generator runtime.prng."""
+    return jax.random.fold_in(states.stage_key(self.seed, NUMBERS[self.name], self.runtime.prng), 1)
 
   @property
   def stream_seed(self) -> int:
@@ -109,7 +114,7 @@ class Built:
       name: jax.ShapeDtypeStruct(part.shape, part.dtype, sharding=rows)
       for name, part in self.task.batch(1, self.spec.batch_size).items()
     }
-    key = jax.eval_shape(lambda: jax.random.key(0))
+    key = jax.eval_shape(lambda: settings.random_key(0, self.runtime.prng))
     count = jax.ShapeDtypeStruct((), jnp.int32, sharding=whole)
     key = jax.ShapeDtypeStruct(key.shape, key.dtype, sharding=whole)
     arguments = (self.abstract_state(mesh), batches, count, key)
@@ -207,12 +212,13 @@ class Built:
   def kept_for_gradient(self, mesh, members: int = 1) -> int:
     """Returns the bytes that a device stores for the gradient of one microbatch of a step, without parameters
     and batch, as jax traces it. XLA may need less of them, and needs more for other things."""
-    program, rows = self.typical_program, self.spec.batch_size // self.runtime.microbatches
+    runtime, program = self.runtime, self.typical_program
+    rows = self.spec.batch_size // runtime.microbatches
     batch = {
       name: jax.ShapeDtypeStruct(part.shape[1:], part.dtype)
       for name, part in self.task.batch(1, rows).items()
     }
-    keys_B = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows))
+    keys_B = jax.eval_shape(lambda: jax.random.split(settings.random_key(0, runtime.prng), rows))
 
     def kept(params, stats, batch, keys_B):
       return jax.vjp(summed_loss(program, stats, batch, keys_B), params, has_aux=True)[1]

@@ -55,9 +55,24 @@ def warn_of_memory(built: Built, mesh, members: int, say) -> None:
   )
 
 
+def note_attempt(stage: StageLoop, say) -> None:
+  """Notes in each folder of a stage how it is computed from now on, and says what has changed since its last
+  checkpoint."""
+  now = provenance.computed(stage.built.runtime)
+  for member in stage.members:
+    resumed = (member.directory / 'checkpoints').exists()
+    before = run_folder.read_attempts(member.directory) if resumed else []
+    if before and (changed := provenance.changes(before[-1], now)):
+      say(f'{stage.name}: {member.directory} goes on with {", ".join(changed)}')
+    if processes.is_first() and (not before or changed):
+      run_folder.write_attempts(member.directory, [*before, now])
+  processes.wait_for_everybody('attempt')
+
+
 def note(member: Member, stage: StageLoop, kernels: dict[str, str]) -> dict:
   """Writes stage.json of a stage that a run has trained, and returns its content."""
   built, seen = member.built, member.steps * member.built.spec.batch_size
+  *before, computed = run_folder.read_attempts(member.directory) or [provenance.computed(built.runtime)]
   report = {
     'steps': member.steps,
     'examples': seen,
@@ -70,12 +85,9 @@ def note(member: Member, stage: StageLoop, kernels: dict[str, str]) -> dict:
     'folder': member.directory.name,
     'diverged': _diverged(built, member.directory),
     'time': {part: round(seconds, 2) for part, seconds in member.time.items()},
-    'computed': {
-      'commit': provenance.commit(),
-      'hardware': provenance.hardware(),
-      'precision': built.runtime.precision,
-    },
+    'computed': computed,
   }
+  report |= {'computed_before': before} if before else {}
   report |= {'kernels': kernels} if kernels else {}
   report |= {'members': len(stage.members)} if len(stage.members) > 1 else {}
   if processes.is_first():

@@ -12,7 +12,7 @@ import tqdm
 
 from lra_spt.config import loading
 from lra_spt.config.schema import NO_LIMIT
-from lra_spt.distributed import sharding
+from lra_spt.distributed import settings, sharding
 from lra_spt.errors import ConfigError
 from lra_spt.report.study.arms import duration, scaled
 from lra_spt.runs.build import build, resolve, stages_of
@@ -184,6 +184,7 @@ def _measured(shares) -> tuple[dict[str, float], int]:
   return seconds, measured
 
 
+@settings.fixed()
 def _step_seconds(share: Share) -> float:
   """Measures the seconds of a training step on examples of zeros."""
   built = build(resolve(share.job.config), share.stage)
@@ -201,14 +202,14 @@ def _step_seconds(share: Share) -> float:
     share.steps,
     runtime.microbatches,
   )
-  with jax.set_mesh(mesh):
+  with settings.fixed(runtime.matmul_precision), jax.set_mesh(mesh):
     run, state = train_steps(program), built.fresh_state(mesh)
     here = sharding.local_rows(mesh, rows)
     took = []
     for _ in range(3):  # the first compiles
       sent = sharding.to_devices(batch, mesh, rows, here, leading=1)
       start = time.perf_counter()
-      state, records = run(state, sent, jnp.int32(count), built.key)
+      state, records = run(state, sent, jnp.int32(count), built.training_key)
       jax.block_until_ready(records)
       took.append(time.perf_counter() - start)
   return min(took[1:]) / count

@@ -12,7 +12,7 @@ import numpy as np
 
 from lra_spt.data import pipeline
 from lra_spt.data.examples import Examples
-from lra_spt.distributed import sharding
+from lra_spt.distributed import settings, sharding
 from lra_spt.errors import ConfigError, NonFiniteError
 from lra_spt.training import population
 from lra_spt.training.programs import shared
@@ -41,7 +41,7 @@ def evaluation_step(model, objective):
 
 def evaluation_key(seed: int) -> jax.Array:
   """The key of the masks in a run's evaluations."""
-  return jax.random.fold_in(jax.random.key(seed), 0x5EED)
+  return jax.random.fold_in(settings.random_key(seed), 0x5EED)
 
 
 class Evaluator:

@@ -140,7 +140,7 @@ class StageLoop:
       flops=self.built.flops_per_step,
       mesh=self.mesh,
     )
-    keys = population.stack([jax.random.fold_in(member.built.key, 1) for member in members], self.mesh)
+    keys = population.stack([member.built.training_key for member in members], self.mesh)
     chunks = closing.enter_context(contextlib.closing(self._chunks(members, step)))
     saved, saved_step = timing.elapsed, step
     if step > 0:  # a limit of time ends no member before its first evaluation

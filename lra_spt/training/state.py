@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from lra_spt.config.schema import OptimizerSpec
-from lra_spt.distributed import sharding
+from lra_spt.distributed import settings, sharding
 from lra_spt.errors import ConfigError
 from lra_spt.models import Model, ParameterGroup
 from lra_spt.training import parameters
@@ -135,9 +135,9 @@ def _map_variables(function, state: nnx.State) -> dict:
   return result
 
 
-def stage_key(seed: int, stage_number: int) -> jax.Array:
-  """The key of all random numbers of a stage."""
-  return jax.random.fold_in(jax.random.key(seed), stage_number)
+def stage_key(seed: int, stage_number: int, prng: str = settings.PRNG) -> jax.Array:
+  """The key of the random numbers of a stage."""
+  return jax.random.fold_in(settings.random_key(seed, prng), stage_number)
 
 
 def initial_key(stage_key: jax.Array) -> jax.Array:

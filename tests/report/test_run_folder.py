@@ -234,7 +234,9 @@ def test_a_stage_of_another_precision_is_named(load, undisturbed, tmp_path):
   result = experiment.run(config, tmp_path / 'run', pretrained=undisturbed, announce=lambda line: None)
   computed = [result['stages'][name]['computed']['precision'] for name in ('pretrain', 'finetune')]
   assert computed == ['float32', 'bfloat16']
-  sentence = 'The pretrain stage was trained in float32, and what followed was computed in bfloat16.'
+  sentence = (
+    'After the pretrain stage, or a part of it, the run went on with precision bfloat16 instead of float32.'
+  )
   assert sentence in result['cautions']
 
 

@@ -26,14 +26,14 @@ def main(argv: list[str]) -> int:
 
   from lra_spt import files
   from lra_spt.config import loading
-  from lra_spt.distributed import sharding
+  from lra_spt.distributed import settings, sharding
   from lra_spt.runs import build
   from lra_spt.training import autotune
 
   run = build.resolve(loading.load(arguments.config, arguments.overrides))
   mesh = sharding.mesh_of(run.runtime)
   chosen = {}
-  with jax.set_mesh(mesh):
+  with settings.fixed(run.runtime.matmul_precision), jax.set_mesh(mesh):
     for name, built in build.stages_of(run).items():
       calls = autotune.calls_of(built.typical_program, built.abstract_step(mesh))
       chosen[name] = autotune.choose(calls, mesh)

@@ -7,6 +7,7 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
+from lra_spt.distributed.settings import random_key
 from lra_spt.distributed.sharding import rows_island
 from lra_spt.errors import ConfigError
 from lra_spt.models.projections import HeadProjections
@@ -103,7 +104,7 @@ class Reformer(HeadProjections):
     arrays = self.project(x_BLD, 'query', 'value')
     shape = (self.head_dim, self.hashes, self.buckets // 2)
     if deterministic or self.as_in_code:
-      rotations_KRC = jax.random.normal(jax.random.fold_in(jax.random.key(0), 1), shape)
+      rotations_KRC = jax.random.normal(jax.random.fold_in(random_key(0), 1), shape)
       rotations_BKRC = jnp.broadcast_to(rotations_KRC[None], (B, *shape))
     else:
       rotations_BKRC = jax.vmap(lambda key: jax.random.normal(key, shape))(rngs)

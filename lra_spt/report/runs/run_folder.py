@@ -5,6 +5,7 @@ pretrain-HASH/, finetune-HASH/   one folder per stage, named by the hash of what
                                  runs of a study share stages; pretrain-HASH.link is a note of the folder,
                                  where the file system has no symbolic links):
   metrics.jsonl, checkpoints/    curves; `latest` (to resume) and `best` (of the best validation)
+  computed.json                  versions, hardware and settings of its attempts
   stage.json                     written when the stage is done
 result.json, predictions.npz     written when the run is done
 failure.json                     why the last attempt ended, if this can be fixed
@@ -36,6 +37,7 @@ from lra_spt.report.runs import schema
 
 CONFIG, STAGE, RESULT, PREDICTIONS = 'config.json', 'stage.json', 'result.json', 'predictions.npz'
 FAILURE, METRICS, KERNELS = 'failure.json', 'metrics.jsonl', 'kernels.json'
+COMPUTED = 'computed.json'
 LOG = 'log.txt'
 LINK = '.link'  # suffix of a note that takes the place of a symbolic link
 COMPILED = 'compilation_cache'  # of programs, in a folder of runs
@@ -249,6 +251,27 @@ def read_stage(folder: pathlib.Path) -> dict | None:
   kind = 'the note of a finished stage'
   advice = 'delete it and run the command of the run again, which evaluates that stage without training'
   return checksums.read(path, kind, advice, schema.stage_problem)[0]
+
+
+def write_attempts(folder: pathlib.Path, attempts: list[dict]) -> None:
+  """Writes computed.json: how a stage was computed, a dict for each attempt that differed from the one
+  before."""
+  with touching(folder, 'written to'):
+    folder.mkdir(parents=True, exist_ok=True)
+  checksums.write(folder / COMPUTED, {'attempts': attempts})
+
+
+def read_attempts(folder: pathlib.Path) -> list[dict]:
+  """The attempts of `write_attempts`; none for a stage of an older version.
+
+  Raises:
+    DamagedFile: computed.json is damaged.
+  """
+  path = folder / COMPUTED
+  if not path.exists():
+    return []
+  kind, advice = 'a note of how a stage is computed', 'delete it; the stage resumes without it'
+  return checksums.read(path, kind, advice, functools.partial(problem, schema.Attempts))[0]['attempts']
 
 
 def check_metrics(folder: pathlib.Path) -> None:

@@ -64,11 +64,19 @@ class Stage:
   kernels: dict = dataclasses.field(default_factory=dict)  # {call: implementation}, see `training.autotune`
   members: int = 1  # of the population that it trained in; `seconds` is a share of that population's time
   best_digest: str = ''  # of the checkpoint of the best validation, see `training.checkpoints.digests`
-  computed: dict = dataclasses.field(default_factory=dict)  # by which commit, on what, in which precision
+  computed: dict = dataclasses.field(default_factory=dict)  # see `lra_spt.runs.provenance.computed`
+  computed_before: list[dict] = dataclasses.field(default_factory=list)  # of attempts that differed
 
   def __post_init__(self):
     if self.folder != pathlib.PurePath(self.folder).name or self.folder in ('', '..'):
       raise FieldError('folder', f'is {self.folder!r:.80}, which is no name of a folder')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Attempts:
+  """computed.json: how a stage was computed, one after the other."""
+
+  attempts: list[dict]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +127,7 @@ class Result:
   recorded: Recorded | None = None
   hardware: dict | None = None
   versions: dict | None = None
+  settings: dict | None = None  # of jax, see `lra_spt.distributed.settings.in_force`
   commit: str | None = None
   date: str | None = None
   config: dict | None = None

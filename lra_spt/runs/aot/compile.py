@@ -16,7 +16,7 @@ import time
 import jax
 
 from lra_spt.data import examples as examples_lib
-from lra_spt.distributed import sharding
+from lra_spt.distributed import settings, sharding
 from lra_spt.errors import ConfigError
 from lra_spt.models import execution
 from lra_spt.runs.aot import topologies
@@ -60,6 +60,7 @@ class Compiled:
   remat: str = ''
 
 
+@settings.fixed()
 def compile_step(
   built: Built, stage: str, devices, mesh_shape: dict[str, int], hbm: int | None = None
 ) -> Compiled:
@@ -76,7 +77,7 @@ def compile_step(
   arguments = built.abstract_step(mesh)
   set_bytes = _set_bytes(built, mesh, hbm)
   known = set_bytes is not None
-  with jax.set_mesh(mesh):
+  with settings.fixed(runtime.matmul_precision), jax.set_mesh(mesh):
     common = {'set_known': known, 'remat': execution.chosen_remat(built.mixer.execution)}
     try:
       compiled = train_steps(built.typical_program).lower(*arguments).compile()
@@ -260,6 +261,7 @@ def _cpu_devices(name: str):
   return devices[: int(count)]
 
 
+@settings.fixed()
 def compile_stage(run: RunSpec, stage: str, name: str, smallest: bool) -> dict:
   """Prints and returns the report of a stage on the topology `name`, with the smallest slice that fits if
   `smallest`.

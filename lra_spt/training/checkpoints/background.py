@@ -6,6 +6,8 @@ import threading
 import jax
 import jax.numpy as jnp
 
+from lra_spt.distributed import settings
+
 
 class Background:
   """Runs calls in threads, one after the other. No call runs after one that raises; `check`, `wait` and the
@@ -27,7 +29,8 @@ class Background:
         before.join()
       if self._error is None:
         try:
-          call()
+          with settings.fixed():
+            call()
         except BaseException as error:
           self._error = error
 
