@@ -4,6 +4,7 @@ They are environment variables, so that processes started by tests have them too
 imported.
 """
 
+import contextlib
 import fcntl
 import gc
 import importlib.metadata
@@ -417,6 +418,35 @@ def optimized():
   jax.config.update('jax_disable_most_optimizations', False)
   yield
   jax.config.update('jax_disable_most_optimizations', before)
+
+
+# Settings of jax that other libraries and environments set, each of which changed numbers or was refused.
+OTHER_SETTINGS = {
+  'jax_enable_x64': True,
+  'jax_default_prng_impl': 'rbg',
+  'jax_threefry_partitionable': False,
+  'jax_random_seed_offset': 3,
+  'jax_softmax_custom_jvp': True,
+  'jax_default_matmul_precision': 'highest',
+}
+
+
+@pytest.fixture
+def other_settings():
+  """Within other_settings(), this process has OTHER_SETTINGS, in all its threads."""
+
+  @contextlib.contextmanager
+  def changed():
+    before = {name: getattr(jax.config, name) for name in OTHER_SETTINGS}
+    try:
+      for name, value in OTHER_SETTINGS.items():
+        jax.config.update(name, value)
+      yield
+    finally:
+      for name, value in before.items():
+        jax.config.update(name, value)
+
+  return changed
 
 
 @pytest.fixture(scope='session')

@@ -341,7 +341,6 @@ class RuntimeSpec(ExecutionSpec):
     'default',
     choices=('default', 'high', 'highest'),
   )
-  # Initial values and validation masks are always drawn by threefry2x32.
   prng: str = key(
     "generator of the masks and dropout of training: 'threefry2x32', or on accelerators the faster 'rbg' or "
     "'unsafe_rbg', whose numbers depend on the number of devices and on microbatches",

@@ -17,15 +17,14 @@ import numpy as np
 
 PRNG = 'threefry2x32'
 
-# Context and value of each setting that can change numbers, or with which nothing can be trained. The last one
-# has no context, but `random_key` does not read it.
+# Context and value of each setting that can change numbers. The last one has no context, but `random_key`
+# does not read it.
 FIXED: dict[str, tuple[Callable[[Any], contextlib.AbstractContextManager], Any]] = {
   'jax_enable_x64': (jax.enable_x64, False),
   'jax_threefry_partitionable': (jax.threefry_partitionable, True),
   'jax_default_prng_impl': (jax.default_prng_impl, PRNG),
   'jax_softmax_custom_jvp': (jax.softmax_custom_jvp, False),
   'jax_disable_jit': (jax.disable_jit, False),
-  'jax_debug_infs': (jax.debug_infs, False),  # states hold infinities, such as the best metric so far
   'jax_default_device': (jax.default_device, None),
   'jax_random_seed_offset': (contextlib.nullcontext, 0),
 }
@@ -37,7 +36,7 @@ RECORDED = (
   'jax_custom_jvp3',
   'jax_custom_vjp3',
   'jax_disable_most_optimizations',
-  'jax_eager_constant_folding',
+  'eager_constant_folding',
   'jax_embedded_constants_max_bytes',
   'jax_enable_pgle',
   'jax_exec_time_optimization_effort',
@@ -83,13 +82,14 @@ def ignored(matmul_precision: str) -> dict[str, Any]:
   """{name: value} of the settings of this process that `fixed(matmul_precision)` replaces."""
   wanted = {name: value for name, (_, value) in FIXED.items()}
   wanted['jax_default_matmul_precision'] = _plain(matmul_precision)
-  found = {name: getattr(jax.config, name) for name in wanted}
+  found = {name: jax.config.values[name] for name in wanted}
   return {name: value for name, value in found.items() if value != wanted[name]}
 
 
 def in_force() -> dict[str, Any]:
   """{name: value} of the settings of jax that can change numbers, and of `VARIABLES` that are set."""
-  found = {name: getattr(jax.config, name) for name in (*FIXED, *RECORDED) if hasattr(jax.config, name)}
+  values = jax.config.values
+  found = {name: values[name] for name in (*FIXED, *RECORDED) if name in values}
   found |= {name: os.environ[name] for name in VARIABLES if name in os.environ}
   return {name: value.name if isinstance(value, enum.Enum) else value for name, value in found.items()}
 

@@ -82,8 +82,8 @@ def changes(before: dict, now: dict, *, precisions_only: bool = False) -> list[s
   differ between two contents of `computed`. Facts that only one of them has are left out."""
 
   def facts(content):
-    found = {key: content[key] for key in ('precision',) if key in content}
-    found |= {key: content['hardware'][key] for key in ('matmul_precision',) if 'hardware' in content}
+    known = content | content.get('hardware', {})
+    found = {key: known[key] for key in ('precision', 'matmul_precision') if key in known}
     if precisions_only or 'settings' not in content:
       return found
     named = {'prng': content['prng']} | content['versions']

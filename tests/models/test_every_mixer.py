@@ -15,6 +15,7 @@ from flax import nnx
 
 from lra_spt.config import mixers
 from lra_spt.config.protocol import CLEAN
+from lra_spt.distributed import settings
 from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, Recipe, check, registry
 from lra_spt.models.check import QUICK
@@ -102,9 +103,26 @@ def model_of(name, remat, causal=False):
   graphdef = nnx.graphdef(nnx.eval_shape(lambda: recipe(nnx.Rngs(0))))
 
   def make_state():
-    return [nnx.to_pure_dict(part) for part in nnx.split(recipe(nnx.Rngs(0)), nnx.Param, ...)[1:]]
+    key = settings.random_key(0)
+    return [nnx.to_pure_dict(part) for part in nnx.split(recipe(nnx.Rngs(key)), nnx.Param, ...)[1:]]
 
   return lambda params, rest: jnp.sum(nnx.merge(graphdef, params, rest)(X[..., :2]) ** 2), make_state
+
+
+@pytest.mark.parametrize('name', mixers.ROWS)
+def test_a_process_with_other_settings_traces_the_same_program(name, other_settings):
+  """x64 refused 11 mixers, and trained other numbers with the rest."""
+  loss, make_state = model_of(name, 'none')
+
+  @settings.fixed('default')
+  def program():
+    traced = jax.make_jaxpr(lambda: loss(*make_state()))()
+    return re.sub('0x[0-9a-f]+', '', str(traced))
+
+  plain = program()
+  with other_settings():
+    assert program() == plain
+  assert 'f64' not in plain
 
 
 def gradients_of(name, remat):

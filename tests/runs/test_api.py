@@ -51,6 +51,23 @@ def test_names_are_there_without_jax():
     _ = lra_spt.load_rnu
 
 
+def test_models_are_those_of_a_process_without_other_settings(finetuned, config, other_settings, tiny_data):
+  inputs = np.ones((2, 24), np.int32)
+
+  def numbers():
+    run = lra_spt.load_run(finetuned.workdir, data_dir=str(tiny_data))
+    fresh = lra_spt.build_model(config)
+    return jax.device_get(
+      (run.evaluate('test'), run.predict('test').probabilities, run.model(inputs), fresh(inputs))
+    )
+
+  plain = numbers()
+  with other_settings():
+    again = numbers()
+  jax.tree.map(np.testing.assert_array_equal, again, plain)
+  assert {x.dtype for x in jax.tree.leaves(again[1:])} == {np.dtype(np.float32)}
+
+
 def test_help_is_a_page():
   page = pydoc.plain(pydoc.render_doc(lra_spt))
   for name in lra_spt.__all__:

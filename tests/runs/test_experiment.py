@@ -26,6 +26,7 @@ from lra_spt.runs.active_run import ActiveRun
 from lra_spt.runs.build import build, resolve
 from lra_spt.studies import runner
 from lra_spt.training.checkpoints.store import verify
+from lra_spt.training.programs import forget_programs
 from lra_spt.training.step import train_steps
 
 KEYS = {
@@ -151,7 +152,9 @@ def test_folders_of_a_run_from_scratch(scratch):
   assert stage.name.startswith('finetune-')
   names = {path.name for path in scratch.iterdir()}
   assert names == {'config.json', 'result.json', 'predictions.npz', stage.name}
-  assert {path.name for path in stage.iterdir()} == {'metrics.jsonl', 'checkpoints', 'stage.json'}
+  assert {path.name for path in stage.iterdir()} == {
+    *('metrics.jsonl', 'checkpoints', 'computed.json', 'stage.json')
+  }
 
 
 def test_a_finished_run_says_so(scratch, arguments, capsys, file_contents):
@@ -183,6 +186,44 @@ def test_a_stage_that_is_done_is_not_trained_again(scratch, arguments, capsys, m
     assert second[key] == first[key], key
   after = file_contents(scratch)
   assert {name for name in before if before[name] != after[name]} <= {'result.json'}
+
+
+def test_a_process_with_other_settings_trains_the_same_numbers(
+  scratch, tiny_config, tiny_data, tmp_path, other_settings
+):
+  overrides = {'runtime.data_dir': str(tiny_data), 'finetune.epochs': 2}
+  config, said = lra_spt.load_config(f'{tiny_config}:regime=scratch', overrides), []
+  forget_programs()
+  with other_settings():
+    result = lra_spt.train(config, tmp_path / 'run', announce=said.append)
+  before = run_folder.read_result(scratch)
+  assert result['metrics'] == before['metrics']
+  (stage,), (stage_before,) = result['stages'].values(), before['stages'].values()
+  assert stage['best_digest'] == stage_before['best_digest']
+  assert stage['computed']['prng'] == 'threefry2x32'
+  assert stage['computed']['settings']['jax_enable_x64'] is False
+  assert 'jax_enable_x64=True, jax_threefry_partitionable=False, jax_default_prng_impl=rbg' in said[0]
+
+
+def test_a_stage_that_goes_on_with_other_settings_says_so(scratch, arguments, capsys, tmp_path):
+  shutil.copytree(scratch, tmp_path / 'run')
+  for path in (tmp_path / 'run').rglob('*.json'):
+    if path.name in (run_folder.RESULT, run_folder.STAGE):
+      path.unlink()
+  for prng in ('rbg', 'rbg', 'threefry2x32'):
+    flags = [f'--workdir={tmp_path / "run"}', f'--config.runtime.prng={prng}']
+    assert cli.main([*arguments, *flags]) == 0
+    (tmp_path / 'run' / run_folder.RESULT).unlink()
+    (path,) = (tmp_path / 'run').glob(f'*/{run_folder.STAGE}')
+    report = run_folder.read_stage(path.parent)
+    path.unlink()
+  assert [each['prng'] for each in report['computed_before']] == ['threefry2x32', 'rbg']
+  assert report['computed']['prng'] == 'threefry2x32'
+  said = [line.partition(' goes on with ')[2] for line in capsys.readouterr().out.splitlines()]
+  assert [line for line in said if line] == [
+    'prng rbg instead of threefry2x32',
+    'prng threefry2x32 instead of rbg',
+  ]
 
 
 def test_what_an_earlier_attempt_failed_of_is_forgotten(
