@@ -21,13 +21,10 @@ def version():
   return re.search(r"^__version__ = '(.+)'$", text, re.MULTILINE).group(1)
 
 
-def source():
-  """Address of the project, from the owner in the README's badge; '' while that is YOUR_NAME."""
-  owner = re.search(r'/github/([\w-]+)/lra_spt/', README).group(1)
-  return '' if owner == 'YOUR_NAME' else f'https://github.com/{owner}/lra_spt'
-
-
-SOURCE = source()
+# Who publishes the project on GitHub. `python -m docs.build` writes it into badges, notebooks and links; there
+# are none while it is empty.
+OWNER = ''
+SOURCE = OWNER and f'https://github.com/{OWNER}/lra_spt'
 
 
 def addresses():

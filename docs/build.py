@@ -12,6 +12,8 @@ chooses those that have this value, and one must be left: `gains/model=DLR/colum
 key of FORMATS, or `number`, which counts what the path leads to. A line of a page must not begin with the
 comment of a value: Markdown takes such a line for HTML.
 
+It also writes the address of the project where that is named (docs/address.py).
+
 --check changes nothing. Its status is 1 where a page shows something else than its result files, or a picture
 was drawn from other result files.
 """
@@ -26,7 +28,7 @@ import textwrap
 
 from benchmarks import tables
 from benchmarks.tables import markdown
-from docs import lists, pictures
+from docs import address, lists, pictures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / 'benchmarks' / 'results'
@@ -155,10 +157,12 @@ def main(arguments=None) -> int:
   check = parser.parse_args(arguments).check
   stale = tables.refresh(write=not check)
   result.cache_clear()
-  for path in pages():
+  owner, named = address.owner(), address.files()
+  for path in dict.fromkeys([*pages(), *named]):
     text = path.read_text(encoding='utf-8')
     try:
       new = filled(text)
+      new = address.filled(new, owner) if path in named else new
     except BadMark as bad:
       print(f'{path.relative_to(ROOT)}: {bad}.')
       return 1

@@ -220,16 +220,6 @@ class StageSpec(Section):
       )
     return min(limits, default=NO_LIMIT)
 
-  def most(self, examples: int) -> str:
-    """The limit of the stage on `examples` of training, with the exact number of epochs: 'at most 5 steps of
-    64 (1 epoch and 20 of 300 examples)'."""
-    if (steps := self.total_steps(examples)) == NO_LIMIT:
-      return f'steps of {self.batch_size} for {self.max_seconds:g} s'
-    epochs, rest = divmod(steps * self.batch_size, examples)
-    parts = [f'{epochs:,} epoch{"s" * (epochs != 1)}'] if epochs else []
-    parts += [f'{rest:,} of {examples:,} examples'] if rest else []
-    return f'at most {steps:,} steps of {self.batch_size} ({" and ".join(parts)})'
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainSpec(StageSpec):

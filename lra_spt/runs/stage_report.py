@@ -5,6 +5,7 @@ import pathlib
 import jax
 
 from lra_spt import files
+from lra_spt.config.schema import NO_LIMIT, StageSpec
 from lra_spt.distributed import processes, sharding
 from lra_spt.ops import selection
 from lra_spt.report.runs import run_folder
@@ -17,6 +18,17 @@ from lra_spt.training.member import Member
 from lra_spt.training.monitoring import timing
 
 
+def limit(spec: StageSpec, examples: int) -> str:
+  """The limit of a stage on `examples` of training, with the exact number of epochs: 'at most 5 steps of 64
+  (1 epoch and 20 of 300 examples)'."""
+  if (steps := spec.total_steps(examples)) == NO_LIMIT:
+    return f'steps of {spec.batch_size} for {spec.max_seconds:g} s'
+  epochs, rest = divmod(steps * spec.batch_size, examples)
+  parts = [f'{epochs:,} epoch{"s" * (epochs != 1)}'] if epochs else []
+  parts += [f'{rest:,} of {examples:,} examples'] if rest else []
+  return f'at most {steps:,} steps of {spec.batch_size} ({" and ".join(parts)})'
+
+
 def announce(stage: StageLoop, say) -> dict[str, str]:
   """Says what is trained, on which devices and how much; tries kernels before that.
 
@@ -27,7 +39,7 @@ def announce(stage: StageLoop, say) -> dict[str, str]:
   together = f', {members} runs as one program' if members > 1 else ''
   say(
     f'{name}: {built.model_name} on {built.task.name}, {built.model.parameter_count:,} parameters, '
-    f'{built.spec.most(len(stage.train))} on {stage.mesh.size} device(s), '
+    f'{limit(built.spec, len(stage.train))} on {stage.mesh.size} device(s), '
     f'training examples on the {stage.placement}{together}'
   )
   if frozen := built.model.frozen_count:

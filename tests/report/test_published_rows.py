@@ -1,5 +1,6 @@
-"""Where the project is published: one line of CONTRIBUTING.md writes it everywhere, and setup.py reads it."""
+"""Where the project is published: one line of setup.py says it, and docs/build.py writes it everywhere."""
 
+import json
 import re
 import runpy
 import sys
@@ -7,8 +8,8 @@ import types
 
 import pytest
 
-# Of the repository, or of Colab's view of it.
-ADDRESS = re.compile(r'(?<=/)(github(?:\.com)?)/([\w-]+)/lra_spt\b')
+from docs import address
+
 SUFFIXES = ('.md', '.py', '.sh', '.ipynb', '.yml', '.cff', '.toml', '.txt', '')
 FOLDERS = ('lra_spt', 'configs', 'data_prep', 'benchmarks', 'docs', 'examples', 'launch', '.github', '.ci')
 SETUP = ('README.md', 'setup.py', 'requirements.txt', 'lra_spt/__init__.py')
@@ -16,14 +17,14 @@ SETUP = ('README.md', 'setup.py', 'requirements.txt', 'lra_spt/__init__.py')
 
 @pytest.fixture
 def packaged(repository, tmp_path, monkeypatch):
-  """The keywords that setup.py gives setuptools where the README's badge names an owner."""
+  """The keywords that setup.py gives setuptools for an owner."""
 
   def run(owner):
     for name in SETUP:
       text = (repository / name).read_text(encoding='utf-8')
       path = tmp_path / name
       path.parent.mkdir(exist_ok=True)
-      path.write_text(ADDRESS.sub(rf'\1/{owner}/lra_spt', text), encoding='utf-8')
+      path.write_text(text.replace("OWNER = ''", f'OWNER = {owner!r}'), encoding='utf-8')
     told = {}
     setuptools = types.SimpleNamespace(setup=told.update, find_namespace_packages=lambda include: include)
     monkeypatch.setitem(sys.modules, 'setuptools', setuptools)
@@ -33,22 +34,39 @@ def packaged(repository, tmp_path, monkeypatch):
   return run
 
 
-def test_one_line_writes_every_address(repository):
-  """All of them name the same owner, and the line names all their files."""
-  page = (repository / 'CONTRIBUTING.md').read_text(encoding='utf-8')
-  patterns = re.search(r'perl -pi -e s,/YOUR_NAME/,/OWNER/, (.*)', page)[1].split()
-  written = {path for pattern in patterns for path in repository.glob(pattern)}
+def test_nothing_names_a_placeholder(repository):
   files = [path for folder in FOLDERS for path in (repository / folder).rglob('*')]
   files += [*repository.iterdir(), *(repository / 'notebooks').iterdir()]
-  texts = {f: f.read_text(encoding='utf-8') for f in files if f.is_file() and f.suffix in SUFFIXES}
-  owners = {path: {found[2] for found in ADDRESS.finditer(text)} for path, text in texts.items()}
-  named = {path for path, names in owners.items() if names}
-  assert named == written
-  assert len(set.union(*owners.values())) == 1
+  texts = [path.read_text(encoding='utf-8') for path in files if path.is_file() and path.suffix in SUFFIXES]
+  assert not any('YOUR_' + 'NAME' in text for text in texts)
+
+
+@pytest.mark.parametrize('owner', ['', 'jane-doe'])
+def test_one_line_writes_every_address(repository, owner):
+  """It can be set, changed and removed again."""
+  found = {}
+  for path in address.files():
+    text = address.filled(path.read_text(encoding='utf-8'), 'somebody')
+    found[path.name] = address.filled(text, owner)
+    assert (address.filled(found[path.name], '') == path.read_text(encoding='utf-8')) or address.owner()
+  source = 'https://github.com/jane-doe/lra_spt'
+  for name, text in found.items():
+    stem = '01_quickstart' if name == 'README.md' else name.removesuffix('.ipynb')
+    badge = (
+      f"<a href='https://colab.research.google.com/github/jane-doe/lra_spt/blob/main/notebooks/{stem}.ipynb'>"
+    )
+    assert text.count(badge) == ('colab.research' in text) == bool(owner and name.endswith(('.md', '.ipynb')))
+    if name.endswith('.ipynb'):
+      json.loads(text)
+      assert f"REPOSITORY = '{owner and f'{source}.git'}'  #" in text
+  lines = {'CITATION.cff': 'repository-code: ', 'mkdocs.yml': '      - Source: '}
+  for name, line in lines.items():
+    assert (f'\n{line}{source}\n' in found[name]) == bool(owner)
+    assert ('github.com/' in found[name]) == bool(owner)
 
 
 def test_setup_gives_no_address_before_there_is_one(packaged):
-  told = packaged('YOUR_NAME')
+  told = packaged('')
   assert set(told['project_urls']) == {'Paper'}
   assert '](docs/images/front.png)' in told['long_description']
 

@@ -6,6 +6,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from lra_spt.config import loading, regimes
+from lra_spt.config.schema import OptimizerSpec, ScheduleSpec, StageSpec
 from lra_spt.data import examples
 from lra_spt.data.tasks import get_task
 from lra_spt.distributed import sharding
@@ -122,6 +123,21 @@ def test_causal_pretraining_with_nothing_to_predict_is_refused_beforehand(tiny_c
     ConfigError, match=f'No {name} example of tiny_listops has 2 positions, so pretrain has'
   ):
     built.check(mesh, data)
+
+
+@pytest.mark.parametrize(
+  'examples, limits, printed',
+  [
+    (320, {'epochs': 1.0}, 'at most 5 steps of 64 (1 epoch)'),
+    (300, {'epochs': 1.0}, 'at most 5 steps of 64 (1 epoch and 20 of 300 examples)'),
+    (84_843, {'epochs': 200.0}, 'at most 265,135 steps of 64 (200 epochs and 40 of 84,843 examples)'),
+    (300, {'epochs': 0.0, 'max_seconds': 60.0}, 'steps of 64 for 60 s'),
+    (300, {'epochs': 0.0, 'max_steps': 2}, 'at most 2 steps of 64 (128 of 300 examples)'),
+  ],
+)
+def test_the_number_of_epochs_is_exact(examples, limits, printed):
+  spec = StageSpec(batch_size=64, optimizer=OptimizerSpec(1e-3, 0.0), schedule=ScheduleSpec(), **limits)
+  assert stage_report.limit(spec, examples) == printed
 
 
 def test_mixers_of_the_package_are_not_checked_again(tiny_config, tiny_data, monkeypatch):

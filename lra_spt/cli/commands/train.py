@@ -172,6 +172,7 @@ def _pretrained(run: str | None, chosen) -> str | None:
 def describe(run, members: int) -> str:
   """Describes the stages, steps, parameters, batches and devices of an `ActiveRun`, and checks it."""
   from lra_spt.runs import plan as planning
+  from lra_spt.runs import stage_report
 
   spec = run.spec
   plan = planning.plan(spec, run.pretrained, members=members)
@@ -192,7 +193,7 @@ def describe(run, members: int) -> str:
       continue
     used = len(train.part(built.spec.data_fraction))
     lines.append(
-      f'{name:<9} {built.model.parameter_count:,} parameters, {built.spec.most(used)}, '
+      f'{name:<9} {built.model.parameter_count:,} parameters, {stage_report.limit(built.spec, used)}, '
       f'{built.flops_per_step:.3g} FLOPs a step'
     )
   return '\n'.join([*lines, '', plan.parameter_table, 'Nothing was written: this was --dry_run.'])
