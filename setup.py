@@ -21,8 +21,8 @@ def version():
   return re.search(r"^__version__ = '(.+)'$", text, re.MULTILINE).group(1)
 
 
-# Who publishes the project on GitHub. `python -m docs.build` writes it into badges, notebooks and links; there
-# are none while it is empty.
+# Who publishes the project on GitHub. `python -m docs.build` writes it into badges, notebooks and links, of
+# which there are none while it is empty.
 OWNER = ''
 SOURCE = OWNER and f'https://github.com/{OWNER}/lra_spt'
 
