@@ -30,7 +30,7 @@ import pathlib
 import numpy as np
 
 from data_prep import builders, raw_files, verification, zips
-from lra_spt.data import tokenizers
+from lra_spt.data import scorable, splits, tokenizers
 from lra_spt.errors import DataError, MissingFile, touching
 
 KEYS = ('inputs', 'labels', 'lengths', 'offsets', 'groups', 'vocabulary')
@@ -229,6 +229,8 @@ def _load(paths, dataset):
         )
   _check_groups(parts, paths)
   classes = _classes(parts, paths)
+  for sentence in _remarks(parts, paths):
+    print(sentence)
   tokens, vocabulary = train.offsets is not None, ()
   if tokens:
     vocabulary = _vocabulary(parts, paths)
@@ -287,6 +289,21 @@ def _classes(parts, paths):
         'give every class training examples.'
       )
   return len(found)
+
+
+def _remarks(parts, paths):
+  """Yields sentences on splits whose score says little or is not defined, as far as the files tell."""
+  held = {split: (str(paths[split]), parts[split].labels) for split in scorable.MEANING if split in parts}
+  train, kind = parts['train'], 'holdout' if 'test' in parts else 'random'
+  if 'validation' not in parts and train.groups is None:
+    cut = splits.split_positions(kind, {'counts': {file: len(part) for file, part in parts.items()}})
+    for split in scorable.MEANING.keys() - held.keys():
+      where = f'the {split} split that splits={kind!r} cuts from {paths["train"]}'
+      held[split] = where, train.labels[cut[split][1]]
+  for split, (where, label_N) in sorted(held.items(), reverse=True):
+    if len(label_N):
+      why = scorable.why_no_r2_of(label_N) if label_N.dtype.kind == 'f' else ''
+      yield from scorable.remark(split, where, len(label_N), why)
 
 
 def _vocabulary(parts, paths):

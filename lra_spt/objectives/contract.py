@@ -101,11 +101,16 @@ class Objective(Protocol):
 
   @property
   def metrics(self) -> type[Collection]:
-    """The clu collection that `measure` fills. Its fields include `loss` and the selection metric."""
+    """The clu collection that `measure` fills. Its fields include `loss` and the selection metric.
+
+    A metric other than `loss` may be undefined, such as a correlation with labels that do not vary: where it
+    is NaN or infinite, results hold null. A method `why_undefined() -> str` of the metric may give the
+    reason; it is called after the last merge, outside of jit, and returns '' where the metric is defined."""
 
   @property
   def selection(self) -> tuple[str, str]:
-    """The validation metric that chooses the checkpoint, and its mode, 'max' or 'min'."""
+    """The validation metric that chooses the checkpoint, and its mode, 'max' or 'min'. A validation where it
+    is not defined is compared by its loss."""
 
   @property
   def constant_loss(self) -> float | None:

@@ -45,6 +45,10 @@ class Regression(OneAnswer):
     offset, scale = self._offset_and_scale
     return (label_B - offset) / scale
 
+  def _labels(self, target_B):
+    offset, scale = self._offset_and_scale
+    return target_B * scale + offset
+
   def _losses(self, outputs, prepared):
     return (outputs[:, 0].astype(jnp.float32) - prepared.targets) ** 2
 
@@ -55,10 +59,9 @@ class Regression(OneAnswer):
     return RegressionMetrics.empty().replace(
       loss=Mean.weighted(self._losses(outputs, prepared), weights_B),
       mae=Mean.weighted(errors_B, weights_B),
-      r2=R2.from_values(answers_B, prepared.targets, weights_B),
+      r2=R2.from_values(answers_B, prepared.targets, weights_B, self._labels(prepared.targets)),
     )
 
   def predictions(self, outputs):
     """float32 [B], in units of the label."""
-    offset, scale = self._offset_and_scale
-    return outputs[:, 0].astype(jnp.float32) * scale + offset
+    return self._labels(outputs[:, 0].astype(jnp.float32))

@@ -12,9 +12,11 @@ import re
 from lra_spt.report.statistics.scores import ACCURACY
 from lra_spt.report.study import notes
 from lra_spt.report.study import table as studies
+from lra_spt.report.study.arms import mean
 
 # What a line holds. Scores are as in result.json, a share or R2, with a 95 % interval; numbers that are not
-# known are empty. FLOPs and seconds: of both stages, mean of the seeds.
+# known are empty. scores: of every seed, null where it has none; unscored: why. FLOPs and seconds: of both
+# stages, mean of the seeds.
 COLUMNS = (
   'row',
   'column',
@@ -30,6 +32,7 @@ COLUMNS = (
   'low',
   'high',
   'scores',
+  'unscored',
   'published',
   'published_source',
   'parameters',
@@ -75,25 +78,26 @@ def _line(table, cell, gain) -> dict:
     'published_source': theirs['source'],
     'folder': _folder(table, cell),
   }
-  if cell.arm is None:
+  if not (runs := cell.runs):
     return line
-  arm, score = cell.arm, cell.arm.score
+  first, score = runs[0], cell.arm and cell.arm.score
   line |= {
-    'task': arm.first.task,
-    'model': arm.model,
-    'regime': arm.regime,
-    'causal': arm.causal,
-    'protocol': arm.first.protocol,
-    'seeds': list(arm.seeds),
-    'metric': arm.first.score.key,
-    'score': _finite(score.estimate),
-    'low': _finite(score.low),
-    'high': _finite(score.high),
-    'scores': [run.value for run in arm.runs],
-    'parameters': _finite(arm.mean(lambda run: run.result.get('parameters'))),
-    'flops': _finite(arm.mean(lambda run: run.total('flops'))),
-    'seconds': _finite(arm.mean(lambda run: run.total('seconds'))),
-    'recorded': arm.recorded,
+    'task': first.task,
+    'model': first.model,
+    'regime': first.regime,
+    'causal': first.causal,
+    'protocol': first.protocol,
+    'seeds': [run.seed for run in runs],
+    'metric': first.score.key,
+    'score': score and _finite(score.estimate),
+    'low': score and _finite(score.low),
+    'high': score and _finite(score.high),
+    'scores': [run.value for run in runs],
+    'unscored': '; '.join(dict.fromkeys(run.why_unscored for run in cell.unscored)),
+    'parameters': _finite(mean(runs, lambda run: run.result.get('parameters'))),
+    'flops': _finite(mean(runs, lambda run: run.total('flops'))),
+    'seconds': _finite(mean(runs, lambda run: run.total('seconds'))),
+    'recorded': any(run.recorded for run in runs),
   }
   if gain:
     line |= {
@@ -154,7 +158,7 @@ def to_csv(lines) -> str:
 
 def _field(value):
   if isinstance(value, list):
-    return ' '.join(map(str, value))
+    return ' '.join('null' if item is None else str(item) for item in value)
   if isinstance(value, bool):
     return str(value).lower()
   if isinstance(value, str) and value.startswith(FORMULA):

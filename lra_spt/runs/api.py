@@ -290,11 +290,12 @@ class Run:
       split: 'train', 'validation' or 'test'.
 
     Returns:
-      {name of the metric: value, 'examples': their number}, and the arrays of predictions.npz.
+      {name of the metric: value, 'examples': their number}, None for a metric that is not defined, and the
+      arrays of predictions.npz.
 
     Raises:
       ConfigError: the model is a pretrained one; also as for `examples`.
-      NonFiniteError: a metric is not finite.
+      NonFiniteError: the loss is not finite.
     """
     if self.stage != 'finetune':
       raise ConfigError(f'{self!r} has no answers to be scored; load the stage finetune')
@@ -304,7 +305,10 @@ class Run:
       (answer,) = evaluator_of(self.built, mesh).of_each(state, examples, [self.built.seed], predictions=True)
     if isinstance(answer, NonFiniteError):
       raise answer
-    return test_metrics.complete(self.task, *answer, examples)
+    metrics, _, arrays = test_metrics.complete(
+      self.task, answer.metrics, answer.undefined, answer.predictions, examples
+    )
+    return metrics, arrays
 
   @functools.cached_property
   def _answers(self):

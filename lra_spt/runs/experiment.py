@@ -6,6 +6,7 @@ Several runs that train as one program are the same code: each step below is mad
 import jax
 
 from lra_spt import files
+from lra_spt.data import scorable
 from lra_spt.distributed import processes, settings
 from lra_spt.errors import ConfigError, UserError
 from lra_spt.report.runs import metrics, run_folder
@@ -79,6 +80,8 @@ def run_together(runs: list[ActiveRun], *, stages=None, arm: str | None = None, 
     waiting = [each for each in runs if each.result is None]
     with noting_failures(waiting):
       if waiting:
+        for sentence in scorable.remarks(planned.data):
+          say(sentence)
         say(planned.parameter_table)
         prepare_stages(waiting, planned, store, say)
       if 'pretrain' in planned.stages:
@@ -136,8 +139,11 @@ def test_runs(runs: list[ActiveRun], planned: planning.Plan, arm: str | None, sa
     if isinstance(answer, UserError):
       each.fails_with(answer)
       continue
-    scores, predictions = metrics.complete(each.stages['finetune'].task, *answer, examples)
-    each.result = result.content(each, planned.data['train'], scores, arm)
+    task = each.stages['finetune'].task
+    scores, undefined, predictions = metrics.complete(
+      task, answer.metrics, answer.undefined, answer.predictions, examples
+    )
+    each.result = result.content(each, planned.data['train'], scores, undefined, arm)
     if processes.is_first():
       run_folder.write_result(each.workdir, each.result, predictions)
     processes.wait_for_everybody('result')

@@ -8,17 +8,18 @@ from lra_spt.runs import provenance
 from lra_spt.runs.active_run import ActiveRun
 
 
-def content(run: ActiveRun, train, test: dict, arm: str | None) -> dict:
+def content(run: ActiveRun, train, test: dict, undefined: dict, arm: str | None) -> dict:
   """Returns the content of result.json of a trained and tested run.
 
   Args:
     run: with a report of every stage.
     train: the training examples.
-    test: {metric: value, 'examples': their number} of the test split.
+    test: {metric: value, 'examples': their number} of the test split, None for a metric that is not defined.
+    undefined: {metric: why} of these.
     arm: the name of the run in reports, or None.
   """
   spec, finetune, taken = run.spec, run.stages['finetune'], run.taken
-  facts = metrics.of_data(finetune.task, spec.model.name, train)
+  facts, report = metrics.of_data(finetune.task, spec.model.name, train), run.reports['finetune']
   # The identity is that of config.json, whatever became of the user's files since.
   values = {key: value for key, value in run.identity.items() if key not in run_folder.BESIDE}
   origins = dict(spec.origins)
@@ -38,7 +39,7 @@ def content(run: ActiveRun, train, test: dict, arm: str | None) -> dict:
     'protocol': spec.values['protocol'],
     'seed': spec.seed,
     'metric': finetune.objective.selection[0],
-    'metrics': {'validation': run.reports['finetune']['metrics'], 'test': test},
+    'metrics': metrics.of_splits(report, {'metrics': test, 'undefined': undefined}),
     'parameters': finetune.model.parameter_count,
     'stages': run.reports,
     'hardware': provenance.hardware(),
@@ -56,13 +57,14 @@ def content(run: ActiveRun, train, test: dict, arm: str | None) -> dict:
 def score(run: ActiveRun) -> str:
   """A line with the test score of a finished run, beside that of a model that ignores its input."""
   metric, test = run.result['metric'], run.result['metrics']['test']
+  where = f'over {test["examples"]} example{"s" * (test["examples"] != 1)}'
+  result_in = f'result in {run.workdir / run_folder.RESULT}'
+  if test[metric] is None:
+    return f'no test {metric} {where}: {run.result["metrics"]["undefined"]["test"][metric]}; {result_in}'
   constant = 'always the mean label of these: 0'
   if not run.stages['finetune'].task.regression:
     constant = f'always the most frequent class: {test["majority"]:.4f}'
-  return (
-    f'test {metric} {test[metric]:.4f} over {test["examples"]} examples ({constant}); result in '
-    f'{run.workdir / run_folder.RESULT}'
-  )
+  return f'test {metric} {test[metric]:.4f} {where} ({constant}); {result_in}'
 
 
 def divergences(run: ActiveRun) -> list[str]:

@@ -102,6 +102,7 @@ def note(member: Member, stage: StageLoop, kernels: dict[str, str]) -> dict:
   report |= {'computed_before': before} if before else {}
   report |= {'kernels': kernels} if kernels else {}
   report |= {'members': len(stage.members)} if len(stage.members) > 1 else {}
+  report |= {'undefined': member.undefined} if member.undefined else {}
   if processes.is_first():
     run_folder.write_stage(member.directory, report)
   processes.wait_for_everybody(built.name)
@@ -110,9 +111,15 @@ def note(member: Member, stage: StageLoop, kernels: dict[str, str]) -> dict:
 
 def say_score(member: Member, stage: StageLoop, run: str, say) -> None:
   """Says the best validation of a run in a stage."""
-  numbers = ', '.join(f'{key} {value:.4f}' for key, value in member.metrics.items())
+  known = {key: value for key, value in member.metrics.items() if value is not None}
+  numbers = ', '.join(f'{key} {value:.4f}' for key, value in known.items())
   place = f' of {run}' if len(stage.members) > 1 else ''
-  say(f'{stage.name}{place}: best validation at step {member.best_step}: {numbers} ({member.seconds:.0f} s)')
+  by = '' if stage.objective.selection[0] in known else ' by the loss'
+  why = ''.join(f'; {reason}' for reason in dict.fromkeys(member.undefined.values()))
+  say(
+    f'{stage.name}{place}: best validation{by} at step {member.best_step}: {numbers}{why} '
+    f'({member.seconds:.0f} s)'
+  )
 
 
 def say_time(stage: StageLoop, say) -> None:

@@ -24,7 +24,8 @@ class Candidate:
 
   values: {dotted key: value}.
   jobs: the runs, one per development seed.
-  score: the mean validation score of the seeds; None if one is not finished.
+  score: the mean validation score of the seeds; None if one is not finished, or has none.
+  loss: their mean validation loss, which takes the place of a score that is not defined; else None.
   lost: a run met numbers that are not finite.
   broken: the sentence with which a run failed for another reason, or ''.
   """
@@ -32,8 +33,18 @@ class Candidate:
   values: Values
   jobs: tuple[Job, ...]
   score: float | None
+  loss: float | None
   lost: bool
   broken: str
+
+  @property
+  def is_finished(self) -> bool:
+    return self.score is not None or self.loss is not None
+
+  @property
+  def rank(self) -> tuple[bool, float]:
+    """The better, the larger: a score is better than none."""
+    return (False, -self.loss) if self.score is None else (True, self.score)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,7 +85,11 @@ class SearchState:
     winners = (*self.winners, *[None] * (len(self.rounds) - len(self.winners)))
     return [
       {
-        'tried': [{'values': described(one.values), 'score': one.score} for one in tried],
+        'tried': [
+          {'values': described(one.values), 'score': one.score}
+          | ({} if one.loss is None else {'loss': one.loss})
+          for one in tried
+        ],
         'won': None if winner is None else described(winner.values),
         'problem': self.problem if winner is None else '',
       }
@@ -174,13 +189,13 @@ def look(study: Study, cell: Cell, workdir, overrides: Sequence[str] = ()) -> Se
     rounds.append(
       tuple(_candidate(one, _runs(study, base, number, one, overrides), workdir) for one in tried)
     )
-    if possible := [one for one in rounds[-1] if one.score is None and not one.lost]:
+    if possible := [one for one in rounds[-1] if not one.is_finished and not one.lost]:
       missing = (job for one in possible for job in one.jobs if not _finished(job, workdir))
       return SearchState(tuple(rounds), tuple(winners), chosen, tuple(missing))
-    scored = [one for one in rounds[-1] if one.score is not None]
-    if not scored:
+    measured = [one for one in rounds[-1] if one.is_finished]
+    if not measured:
       break
-    winners.append(max(scored, key=lambda one: one.score))  # the first one among equal scores
+    winners.append(max(measured, key=lambda one: one.rank))  # the first one among equal scores
     chosen |= winners[-1].values
   return SearchState(tuple(rounds), tuple(winners), chosen, ())
 
@@ -238,17 +253,25 @@ def _runs(study, cell, number, values, overrides):
 
 def _candidate(values, runs, workdir):
   runner.check(workdir, runs)
-  scores = [_validation(workdir / job.folder) for job in runs if _finished(job, workdir)]
+  folders = [workdir / job.folder for job in runs if _finished(job, workdir)]
+  score = loss = None
+  if len(folders) == len(runs):
+    scores = [_validation(folder) for folder in folders]
+    if None in scores:
+      loss = statistics.mean(_validation(folder, 'loss') for folder in folders)
+    else:
+      score = statistics.mean(scores)
   failed = [job for job in runs if runner.state(workdir, job) == runner.FAILED]
   lost = any(runner.failed_by_its_values(workdir, job) for job in failed)
   broken = '' if lost else next((runner.failure(workdir, job) or 'it left no message' for job in failed), '')
-  return Candidate(values, runs, statistics.mean(scores) if len(scores) == len(runs) else None, lost, broken)
+  return Candidate(values, runs, score, loss, lost, broken)
 
 
 def _finished(job, workdir):
   return runner.state(workdir, job) == runner.FINISHED
 
 
-def _validation(folder):
+def _validation(folder, metric=''):
+  """A metric of a finished run, by default the score; None where it is not defined."""
   result = run_folder.read_result(folder)
-  return result['metrics']['validation'][result['metric']]
+  return result['metrics']['validation'][metric or result['metric']]

@@ -4,6 +4,7 @@ Sums and counts are float32, so metrics over more than 2^24 positions are accura
 """
 
 import contextlib
+import dataclasses
 import functools
 
 import jax
@@ -44,6 +45,20 @@ def evaluation_key(seed: int) -> jax.Array:
   return jax.random.fold_in(settings.random_key(seed), 0x5EED)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Measured:
+  """An evaluation of one run.
+
+  metrics: {name: value}, None for a metric that is not defined.
+  undefined: {name: why} of these.
+  predictions: arrays index, label and prediction, each [N] in stored order; None if they were not asked for.
+  """
+
+  metrics: dict[str, float | None]
+  undefined: dict[str, str] = dataclasses.field(default_factory=dict)
+  predictions: dict[str, np.ndarray] | None = None
+
+
 class Evaluator:
   """Evaluates one objective on whole splits with one compiled program.
 
@@ -69,19 +84,18 @@ class Evaluator:
     redraw: list[int] | None = None,
     predictions: bool = False,
     whole: bool = False,
-  ) -> list:
+  ) -> 'list[Measured | NonFiniteError]':
     """Evaluates each run of a state, which is stacked if the mesh has members, see `population`.
 
     Args:
       seeds: of the runs; the state of one run takes one.
       redraw: a number for each run that is folded into its key, because the published code draws new masks at
         every validation; None: the same masks every time.
-      predictions: return also arrays index, label and prediction, each [N] in stored order.
+      predictions: return also the predictions.
       whole: evaluate also the last incomplete batch, whatever `drop_last` says.
 
     Returns:
-      For each run the metrics as a dict of floats, or with `predictions` a pair of these and the arrays; a
-      NonFiniteError where a metric is not finite.
+      For each run what was measured; a NonFiniteError where its loss is not finite.
     """
     drop_last = self.drop_last and not whole
     if drop_last:
@@ -103,15 +117,12 @@ class Evaluator:
         if predictions:
           parts.append(self._everywhere((batch['weight'], batch['index'], batch['label'], predicted)))
     members = [population.member(collected, i, self.mesh) for i in range(count)]
-    metrics = [{name: float(value) for name, value in each.compute().items()} for each in members]
-    counted = [float(getattr(each.loss, 'count', 1)) for each in members]
     answers = [None] * count
     if predictions:
       answers = _concatenate(parts, count, population.stacks(self.mesh))
     return [
-      _not_finite(*each[:2], examples, functools.partial(population.member, state, i, self.mesh))
-      or (each[::2] if predictions else each[0])
-      for i, each in enumerate(zip(metrics, counted, answers, strict=True))
+      _measured(*each, examples, functools.partial(population.member, state, i, self.mesh))
+      for i, each in enumerate(zip(members, answers, strict=True))
     ]
 
 
@@ -124,26 +135,30 @@ def check_fills_a_batch(examples: Examples, batch_size: int) -> None:
     )
 
 
-def _not_finite(metrics, counted, examples, state) -> NonFiniteError | None:
-  """The error of the first metric that is not finite; `counted` is the number of terms in the loss, and
-  state() the state of the run."""
-  if not counted:
+def _measured(collected, predictions, examples, state) -> Measured | NonFiniteError:
+  """Makes what was measured from the merged collection of a run; state() returns its state."""
+  metrics = {name: float(value) for name, value in collected.compute().items()}
+  if not float(getattr(collected.loss, 'count', 1)):
     return NonFiniteError(
       f'the {examples.split} split has nothing to predict, so it has no loss; where positions are '
       'hidden, raise pretrain.mask_rate'
     )
-  for name, value in metrics.items():
-    if not np.isfinite(value):
-      if (held := not_finite(state())) is not None:
-        return NonFiniteError(
-          f'{name} of the {examples.split} split is {value}, because {held} of the model holds a number that '
-          'is not finite; use another checkpoint, or other weights'
-        )
+  if not np.isfinite(metrics['loss']):
+    if (held := not_finite(state())) is not None:
       return NonFiniteError(
-        f'{name} of the {examples.split} split is {value}; check the set with lra-spt inspect, or train '
-        'with a lower optimizer.lr in another --workdir'
+        f'loss of the {examples.split} split is {metrics["loss"]}, because {held} of the model holds a number '
+        'that is not finite; use another checkpoint, or other weights'
       )
-  return None
+    return NonFiniteError(
+      f'loss of the {examples.split} split is {metrics["loss"]}; check the set with lra-spt inspect, or '
+      'train with a lower optimizer.lr in another --workdir'
+    )
+  undefined = {}
+  for name, value in metrics.items():
+    reason = getattr(getattr(collected, name), 'why_undefined', str)()
+    if reason or not np.isfinite(value):
+      undefined[name] = reason or f'{name} is {value} over these examples'
+  return Measured(metrics | dict.fromkeys(undefined), undefined, predictions)
 
 
 @shared

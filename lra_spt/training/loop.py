@@ -20,7 +20,7 @@ from lra_spt.training.member import Member
 from lra_spt.training.monitoring.hooks import Profile, ReportProgress, TrainLog, mean_of
 from lra_spt.training.monitoring.metric_writers import create_writer
 from lra_spt.training.monitoring.timing import StageTiming
-from lra_spt.training.optimizer import after_evaluation
+from lra_spt.training.optimizer import after_evaluation, compared
 from lra_spt.training.step import StepProgram, train_steps
 
 
@@ -104,11 +104,12 @@ class StageLoop:
     with timing.on('evaluation'):
       redraw = [int(state['step']) for state in best] if self.redraw_validation else None
       measured = self._measured(members, population.stack(best, self.mesh), self.validation, redraw)
-    for member, state, metrics in zip(members, best, measured, strict=True):
-      if isinstance(metrics, NonFiniteError):
-        member.ends_with(metrics)
+    for member, state, found in zip(members, best, measured, strict=True):
+      if isinstance(found, NonFiniteError):
+        member.ends_with(found)
       else:
-        member.state, member.metrics, member.time = state, metrics, timing.parts
+        member.state, member.time = state, timing.parts
+        member.metrics, member.undefined = found.metrics, found.undefined
 
   def _steps(self, members, step, state, timing, closing) -> None:
     for member in members:
@@ -298,14 +299,14 @@ class StageLoop:
       if self.loop.training_examples:
         curves = self._measured(members, state, self.some_of_training, whole=True)
     controls, lines = self._controls(state, members), []
-    for i, (member, metrics, curve) in enumerate(zip(members, measured, curves, strict=True)):
-      if evaluated[i] and member.active and self._is_finite(member, step, metrics, curve):
-        lines.append({'split': 'validation', **metrics, 'seconds': round(timing.seconds[i], 3)})
+    for i, (member, found, curve) in enumerate(zip(members, measured, curves, strict=True)):
+      if evaluated[i] and member.active and self._is_finite(member, step, found, curve):
+        lines.append({'split': 'validation', **found.metrics, 'seconds': round(timing.seconds[i], 3)})
         member.writer.write_scalars(step, lines[-1])
         if curve is not None:
-          member.writer.write_scalars(step, {'split': 'training', **curve})
+          member.writer.write_scalars(step, {'split': 'training', **curve.metrics})
         member.writer.flush()
-        controls[i] = self._decided(controls[i], step, metrics)
+        controls[i] = self._decided(controls[i], step, found.metrics)
     self._raise_of_the_only_one()
     control = population.from_numbers(controls, state['control'], self.mesh)
     best = [int(control['best_step']) == step for control in controls]
@@ -329,7 +330,7 @@ class StageLoop:
   def _decided(self, control, step, metrics) -> dict:
     """Returns a member's control after a validation, as NumPy."""
     metric, mode = self.objective.selection
-    value = jnp.float32(metrics[metric])
+    value = jnp.float32(compared(metrics, metric, mode))
     return jax.device_get(after_evaluation(control, value, jnp.int32(step), mode, self.spec.schedule))
 
   def _save(self, members, state, timing, best=()) -> dict:

@@ -23,8 +23,8 @@ class Member:
   advice: what else the user should write to start the run again with other values, as part of a sentence.
 
   The stage sets the rest. While it trains: active, checkpoints and writer. When training ends: steps and
-  seconds; then either error, or state ({step, params, stats} of the best validation), its metrics, and time,
-  the `StageTiming.parts` of this process.
+  seconds; then either error, or state ({step, params, stats} of the best validation), its metrics, why some
+  of these are undefined, and time, the `StageTiming.parts` of this process.
   """
 
   built: object
@@ -39,6 +39,7 @@ class Member:
   error: UserError | None = None
   state: dict | None = None
   metrics: dict | None = None
+  undefined: dict[str, str] = dataclasses.field(default_factory=dict)
   time: dict | None = None
 
   @property

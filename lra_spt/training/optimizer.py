@@ -8,6 +8,7 @@ different settings.
 """
 
 import math
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -77,6 +78,19 @@ def initial_control(optimizer: OptimizerSpec, mode: str) -> dict:
     'failed_step': jnp.int32(-1),
     'failed_leaf': jnp.int32(-1),
   }
+
+
+# The power of two is exact in float32, and puts an evaluation without a score behind all that have one.
+WITHOUT_SCORE = 2.0**32
+
+
+def compared(metrics: Mapping[str, float | None], metric: str, mode: str) -> float:
+  """The number by which validations are compared: the value of `metric`, or where it is not defined the loss
+  with the sign of `mode`."""
+  if (value := metrics[metric]) is not None:
+    return value
+  loss = min(WITHOUT_SCORE * metrics['loss'], float(jnp.finfo(jnp.float32).max))
+  return -loss if mode == 'max' else loss
 
 
 def after_evaluation(

@@ -93,6 +93,33 @@ def test_the_last_line_says_what_was_made(tmp_path, capsys, labels, made):
     assert last.endswith(f' (12 train; {made}; own files train.npz).')
 
 
+@pytest.mark.parametrize(
+  ('files', 'sentences'),
+  [
+    ({'train': np.arange(15.0)}, ['one example in the validation split', 'one example in the test split']),
+    ({'train': np.arange(15) % 4}, ['accuracy is 0 or 100 %', 'accuracy is 0 or 100 %']),
+    (
+      {'train': np.arange(10.0), 'test': np.full(12, 97.3)},
+      ['in the validation split', 'test.npz do not vary'],
+    ),
+    (
+      {'train': np.arange(12.0), 'validation': np.full(3, 0.1), 'test': [1.0]},
+      ['validation.npz do not vary', ''],
+    ),
+    ({'train': np.arange(40.0)}, []),
+  ],
+)
+def test_scores_that_no_run_can_have_are_named(tmp_path, capsys, files, sentences):
+  for file, labels in files.items():
+    raw = save(tmp_path / 'raw', file, inputs=np.resize(BYTES, (len(labels), 64)), labels=labels)
+  npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
+  lines = capsys.readouterr().out.splitlines()[:-1]
+  assert len(lines) == len(sentences)
+  for line, sentence in zip(lines, sentences, strict=True):
+    assert sentence in line
+    assert 'prepare' in line
+
+
 # The example of `lra_spt.data.tasks`.
 BIRDS = tasks.Task(
   'birds', 'birds', tasks.Values(6, (0.0,), (0.1,), 'int16'), tasks.Classes(12),

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from data_prep import builders
+from lra_spt.cli import main as cli
 from lra_spt.config import loading
 from lra_spt.config.protocol import CLEAN, PAPER
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import splits, tasks
 from lra_spt.errors import DataError
 from lra_spt.objectives import Regression, normalise
-from lra_spt.runs import experiment
+from lra_spt.runs import api, experiment
 from lra_spt.runs.build import normalised, resolve, stages_of
 
 LENGTH, GROUPS = 16, [5, 3, 4, 6, 2, 5, 7, 3, 5, 8, 4, 6, 6]
@@ -151,6 +152,34 @@ def test_a_run_learns_and_reports_r2(data_dir, repository, tmp_path):
   group = np.repeat(np.arange(len(GROUPS)), GROUPS)[test.indices]
   assert np.array_equal(predictions['group'], group)
   assert np.array_equal(predictions['index'], test.indices)
+
+
+def test_a_run_whose_labels_do_not_vary_has_no_score(signals, data_dir, repository, tmp_path, capsys):
+  """Validation and test hold one label; the run says so before it trains, and every reader takes null."""
+  held = [examples_lib.open_split(BIDMC, split, data_dir).indices for split in ('validation', 'test')]
+  labels = np.array(signals[1])
+  labels[np.concatenate(held)] = 97.3
+  write(tmp_path, BIDMC, {'train': (signals[0], labels.tolist())}, groups={'train': GROUPS})
+  said, workdir = [], tmp_path / 'run'
+  config = load(BIDMC, 'clean', tmp_path, repository, **{'finetune.epochs': 1.0})
+  result = experiment.run(config, workdir, announce=said.append)
+  why = 'R2 is not defined over values that do not vary'
+  assert [f'{split} split of task tiny_signals do not vary: {why}' in line for split, line in
+          zip(('validation', 'test'), said, strict=False)] == [True, True]  # fmt: skip
+  assert any('best validation by the loss at step' in line and why in line for line in said)
+  assert f'no test r2 over {len(held[1])} examples: {why}' in said[-1]
+  assert (result['metrics']['validation']['r2'], result['metrics']['test']['r2']) == (None, None)
+  assert result['metrics']['undefined'] == {split: {'r2': why} for split in ('validation', 'test')}
+  assert result['stages']['finetune']['undefined'] == {'r2': why}
+  run = api.load_run(workdir)
+  assert run.evaluate('test')[0]['r2'] is None
+  assert np.isfinite(run.predict('test').prediction).all()
+  assert cli.main(['evaluate', f'--workdir={workdir}', '--split=test']) == 0
+  assert f'no test R\u00b2: {why}' in (out := capsys.readouterr().out)
+  assert 'Equal: result.json says no R\u00b2, 0 of' in out
+  assert experiment.run(config, workdir, announce=said.append) == result  # it is read again
+  assert cli.main(['report', f'--workdir={tmp_path}']) == 0
+  assert why in capsys.readouterr().out
 
 
 @pytest.mark.parametrize('protocol', ['clean', 'paper'])

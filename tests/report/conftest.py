@@ -38,13 +38,15 @@ def make_run(
   config=None,
   groups=0,
   source=None,
+  constant=False,
   facts=None,
 ):
   """Writes one finished run; a share `accuracy` of its predictions is right, mostly the easy ones.
 
   classes=0: a regression, whose R2 is `accuracy`. groups: the examples are of so many recordings of equal
   size (0: unknown); of an accuracy the hard ones are of the same recordings.
-  source: (where the data are from, whether they were verified). facts: more of result.json.
+  source: (where the data are from, whether they were verified). constant: the test labels of a regression are
+  all 97.3, so that there is no R2. facts: more of result.json.
   """
   folder.mkdir(parents=True)
   causal = regime == 'causal' if causal is None else causal
@@ -66,6 +68,7 @@ def make_run(
     prediction_N = (label_N + error_N).astype(np.float32)
     right, metric = float(1 - np.sum(error_N**2) / np.sum((label_N - label_N.mean()) ** 2)), 'r2'
     test['mae'] = float(np.abs(error_N).mean())
+    label_N = np.full_like(label_N, 97.3) if constant else label_N
   stages = {}
   if regime != 'scratch':
     stages['pretrain'] = _stage(
@@ -111,6 +114,9 @@ def make_run(
     result['data'] = dict(zip(('source', 'verified'), source, strict=True))
   if groups:
     result['groups'] = {'name': 'patients'}
+  if constant:
+    result['metrics']['test']['r2'] = None
+    result['metrics']['undefined'] = {'test': {'r2': WHY}}
   result |= facts or {}
   (folder / 'result.json').write_text(json.dumps(result))
   (folder / 'config.json').write_text(json.dumps(result['config']))
@@ -133,6 +139,7 @@ def _stage(folder, name, seed, steps, reached, metric):
   return report | {'flops_per_step': 3.1e9, 'best_step': steps, 'metrics': {metric: reached}}
 
 
+WHY = 'R2 is not defined over values that do not vary'
 ARMS = {
   'scratch': {'accuracy': 0.31},
   'tied': {'accuracy': 0.33, 'arm': 'scratch, compute-tied', 'finetune_steps': 1200},

@@ -27,6 +27,7 @@ from lra_spt.report.study.text import text
 from lra_spt.studies import records, runner, study
 from tests import tiny_study
 
+NO_R2 = 'R2 is not defined over values that do not vary'
 WITHOUT_JAX = """
 import sys
 
@@ -142,6 +143,13 @@ def test_of_a_regression_in_groups(record, held_out, tiny_data, monkeypatch):
   status, said, _ = record(out='V', task='beats_elsewhere', **arrays, prediction=prediction)
   assert status == 2
   assert 'predicts nan for the example with index 5, but beats_elsewhere asks for a finite number' in said
+  label[:] = 97.3
+  status, said, folder = record(
+    out='U', task='beats_elsewhere', **arrays | {'label': label}, prediction=np.zeros(24)
+  )
+  assert (status, f'no test R\u00b2: {NO_R2} over 24 examples' in said) == (0, True)
+  metrics = run_folder.read_result(folder)['metrics']
+  assert (metrics['test']['r2'], metrics['undefined']) == (None, {'test': {'r2': NO_R2}})
 
 
 WRONG = {

@@ -6,7 +6,10 @@ import pytest
 
 from lra_spt import files
 from lra_spt.cli import main as cli
+from lra_spt.config.values import problem
 from lra_spt.errors import ConfigError, DamagedFile
+from lra_spt.report.pages import report as pages
+from lra_spt.report.statistics.scores import R2
 from lra_spt.report.study import record as study_record
 from lra_spt.report.study import table as report
 from lra_spt.studies import records, runner, search, study
@@ -137,6 +140,23 @@ def test_values_that_fail_lose_and_all_failing_costs_the_cell_only(runs):
   }
   assert {job.config.finetune.optimizer.lr for job in decided.jobs} == {1e-3}
   assert names(decided.jobs) == ['masked, Stripes, seed 2', 'masked, Stripes, seed 3']
+
+
+def test_the_loss_chooses_where_validation_has_no_score(runs, monkeypatch):
+  one = searched(search=Search((FINETUNE,), seeds=(0, 1)))
+  chosen = study.jobs(one)
+  rate = lambda folder: runs.folders[folder].config.finetune.optimizer.lr  # noqa: E731
+  monkeypatch.setattr(search, '_validation', lambda folder, metric='': rate(folder) if metric else None)
+  while open_jobs := search.decide(one, chosen, '').open:
+    runs.end(open_jobs)
+  decided = search.decide(one, chosen, '')
+  assert {job.config.finetune.optimizer.lr for job in decided.jobs} == {1e-3}
+  (part,) = decided.records['runs/scratch/stripes']
+  assert part['won'] == 'finetune.optimizer.lr=0.001'
+  assert [(tried['score'], tried['loss']) for tried in part['tried']] == [(None, 1e-2), (None, 1e-3)]
+  record = records.record(one, chosen, decided.records)
+  assert problem(study_record.StudyRecord, record) is None
+  assert pages._validation(R2, part['tried'][0]) == 'no R\u00b2, loss 0.01'
 
 
 def test_an_accident_does_not_choose(runs, monkeypatch, tmp_path, tiny_data, capsys):

@@ -4,12 +4,17 @@ import dataclasses
 import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from clu.metrics import Collection
+from flax import struct
 
 from lra_spt.data import pipeline
 from lra_spt.distributed import sharding
 from lra_spt.errors import NonFiniteError
+from lra_spt.objectives import Mean
+from lra_spt.training import evaluate as training_evaluate
 from lra_spt.training.evaluate import Evaluator
 
 N = 13
@@ -62,7 +67,7 @@ def evaluate(stage, batch_size, *, shape=(1, 1, 1), drop_last=False, state=None,
     (answer,) = evaluator.of_each(first, examples, [3], **options)
   if isinstance(answer, NonFiniteError):
     raise answer
-  return answer
+  return (answer.metrics, answer.predictions) if answer.predictions else answer.metrics
 
 
 def test_classification_counts_every_example_once_for_any_batch_size(stages):
@@ -90,6 +95,36 @@ def test_a_metric_that_is_not_finite_is_never_returned(stages):
   broken = jax.tree.map(lambda x: x * np.float32(np.nan), state['params'])
   with pytest.raises(NonFiniteError, match='loss of the validation split is nan, because encoder/.* holds a'):
     evaluate((chosen, examples, state | {'params': broken}), 4)
+
+
+def test_a_metric_that_is_not_defined_is_none_with_its_reason(stages):
+  chosen, examples, state = stages['image']
+  constant = Made(examples.task, {})
+  constant._examples = examples._examples | {'inputs': np.full_like(examples._examples['inputs'], 97)}
+  mesh = sharding.make_mesh(devices=jax.devices()[:1])
+  with jax.set_mesh(mesh):
+    evaluator = Evaluator(chosen.built.model, chosen.built.objective, mesh=mesh, batch_size=3)
+    (measured,) = evaluator.of_each(state, constant, [3])
+  assert measured.metrics['r2'] is None
+  assert measured.undefined == {'r2': 'R2 is not defined over values that do not vary'}
+  assert measured.metrics['loss'] == measured.metrics['mae'] > 0
+
+
+def test_an_own_metric_may_be_undefined(stages):
+  @struct.dataclass
+  class Recall(Mean):  # of a class of which there is no example
+    def compute(self):
+      return self.total / self.count
+
+  @struct.dataclass
+  class Metrics(Collection):
+    loss: Mean
+    recall: Recall
+
+  collected = Metrics.empty().replace(loss=Mean(jnp.float32(3), jnp.float32(2)))
+  measured = training_evaluate._measured(collected, None, stages['image'][1], dict)
+  assert measured.metrics == {'loss': 1.5, 'recall': None}
+  assert measured.undefined == {'recall': 'recall is nan over these examples'}
 
 
 def test_a_split_of_which_nothing_is_hidden_is_said_so(stages):
@@ -120,8 +155,8 @@ def test_curves_leave_nothing_out(stages):
     evaluator = Evaluator(
       chosen.built.model, chosen.built.objective, mesh=mesh, batch_size=16, drop_last=True
     )
-    (metrics,) = evaluator.of_each(state, examples, [3], whole=True)
-  assert metrics == evaluate(stages['listops'], 16)
+    (measured,) = evaluator.of_each(state, examples, [3], whole=True)
+  assert measured.metrics == evaluate(stages['listops'], 16)
 
 
 def test_masks_are_fixed_per_example_and_redrawn_on_request(stages):

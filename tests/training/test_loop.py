@@ -17,6 +17,7 @@ from lra_spt.errors import CheckpointError, Interrupted
 from lra_spt.objectives import Classification
 from lra_spt.training import loop
 from lra_spt.training.checkpoints.store import Checkpoints
+from lra_spt.training.evaluate import Measured
 from lra_spt.training.monitoring.hooks import Profile, ReportProgress
 
 
@@ -29,14 +30,15 @@ def steps_in(folder):
   return [int(path.name) for path in folder.iterdir()]
 
 
-def fake_metrics(monkeypatch, stage, values):
-  """Validation yields these accuracies in turn; returns the parameters that were evaluated, by step."""
-  evaluated, remaining = {}, iter(values)
+def fake_metrics(monkeypatch, stage, values, losses=None):
+  """Validation yields these accuracies and losses in turn; returns the parameters that were evaluated, by
+  step."""
+  evaluated, remaining, losses = {}, iter(values), iter(losses or [1.0] * len(values))
 
   def evaluate(state, examples, seeds, redraw=None, whole=False):
     assert whole == (examples is not stage.validation)  # of curves nothing is left out
     evaluated[int(state['step'])] = jax.tree.map(np.array, state['params'])
-    return [{'accuracy': next(remaining), 'loss': 1.0}]
+    return [Measured({'accuracy': next(remaining), 'loss': next(losses)})]
 
   monkeypatch.setattr(stage, 'evaluator', types.SimpleNamespace(of_each=evaluate))
   return evaluated
@@ -125,6 +127,15 @@ def test_best_is_not_the_last(make_stage, monkeypatch, tmp_path):
   jax.tree.map(np.testing.assert_array_equal, jax.tree.map(np.array, result.state['params']), evaluated[12])
   kernels = [params['head']['out']['kernel'] for params in evaluated.values()]
   assert not np.array_equal(kernels[1], kernels[2])
+
+
+def test_the_loss_chooses_where_no_validation_has_a_score(make_stage, idle, monkeypatch, tmp_path, capsys):
+  stage = make_stage(tmp_path, runtime__progress=True)
+  fake_metrics(monkeypatch, stage, [None] * 4, [0.6, 0.5, 0.7, 0.5])
+  (result,) = stage.run()
+  assert (result.best_step, result.metrics) == (12, {'accuracy': None, 'loss': 0.5})
+  assert [line['accuracy'] for line in lines_of(tmp_path, 'validation')] == [None] * 3
+  assert 'step 18/18: val loss 0.7, loss' in capsys.readouterr().out
 
 
 class Lowest(Classification):

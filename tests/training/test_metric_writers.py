@@ -10,7 +10,7 @@ import pytest
 from tensorboardX.proto import event_pb2
 
 from lra_spt.errors import FileAccessError
-from lra_spt.training.monitoring import metric_writers
+from lra_spt.training.monitoring import hooks, metric_writers, trackers
 
 
 def write(directory, resume_step, lines, tensorboard=False):
@@ -85,6 +85,14 @@ def test_tensorboard(tmp_path):
   assert (5, 'train/loss', 0.5) in found
   assert (6, 'validation/accuracy', 0.25) in found
   assert not [tag for _, tag, _ in found if 'split' in tag]
+
+
+def test_a_metric_that_is_not_defined_is_null_and_no_event(tmp_path):
+  write(tmp_path, 0, [(1, line := {'split': 'validation', 'loss': 0.5, 'r2': None})], tensorboard=True)
+  assert read(tmp_path) == [{'step': 1} | line]
+  assert events(tmp_path)[1:] == [(1, 'validation/loss', 0.5)]
+  assert trackers._values(line) == {'validation/loss': 0.5}
+  assert hooks.mean_of([line, line | {'loss': 1.5}]) == line | {'loss': 1.0}
 
 
 def test_tensorboard_hides_what_a_killed_process_wrote(tmp_path):

@@ -17,6 +17,7 @@ from lra_spt.training import state as states
 from lra_spt.training.optimizer import (
   after_evaluation,
   apply_update,
+  compared,
   directions,
   initial_control,
   multiplier,
@@ -224,6 +225,25 @@ def test_plateau_and_best(mode):
   assert bad == [n - best for n, best in enumerate(best_steps)]
   np.testing.assert_allclose(control['best'], values.max() if mode == 'max' else values.min(), rtol=1e-6)
   np.testing.assert_allclose(initial_control(spec, mode)['lr_scale'], 1)
+
+
+@pytest.mark.parametrize('mode', ['max', 'min'])
+def test_a_validation_without_a_score_is_compared_by_its_loss(mode):
+  """The plateau and the best step are those of the loss; any score is better than none."""
+  losses = np.concatenate([[2e-9, 1e-9, 0.5, 0.6, 1e30], 0.4 + 0.3 * np.random.default_rng(0).random(9)])
+  spec, schedule = OptimizerSpec(lr=1.0, weight_decay=0.0), ScheduleSpec('plateau', factor=0.2, patience=1)
+  found = initial_control(spec, mode)
+  expected = initial_control(spec, 'min')
+  for step, loss in enumerate(losses):
+    value = compared({'r': None, 'loss': float(loss)}, 'r', mode)
+    found = after_evaluation(found, jnp.float32(value), jnp.int32(step), mode, schedule)
+    expected = after_evaluation(expected, jnp.float32(loss), jnp.int32(step), 'min', schedule)
+    for name in ('best_step', 'bad_evaluations', 'plateau_bad', 'lr_scale'):
+      assert found[name] == expected[name]
+  assert int(found['best_step']) == 1
+  for score in (-0.9, 0.0, 0.9):
+    unscored, scored = (compared({'r': r, 'loss': 0.01}, 'r', mode) for r in (None, score))
+    assert (scored > unscored) == (mode == 'max')
 
 
 def test_only_the_plateau_touches_the_rate_and_nan_is_never_best():

@@ -57,6 +57,7 @@ def main(argv: list[str]) -> int:
 
 def describe(run, split, metrics, arrays) -> str:
   """Formats the score with its interval, then every metric."""
+  from lra_spt.data import scorable
   from lra_spt.report.statistics import intervals as statistics
   from lra_spt.report.statistics import scores
 
@@ -65,13 +66,21 @@ def describe(run, split, metrics, arrays) -> str:
   name = run.task.groups.name if run.task.groups and group_N is not None else 'examples'
   units = statistics.score_units(score.is_share, arrays['label'], arrays['prediction'], group_N)
   grouped = group_N is not None
+  listed = [
+    f'  {key} {"not defined" if value is None else format(value, ".6g")}'
+    for key, value in metrics.items()
+    if key != 'examples'
+  ]
+  if metrics[score.key] is None:
+    why = scorable.why_no_r2_of(arrays['label'])
+    return '\n'.join([f'no {split} {score.name}: {why} ({examples:,} in all, step {run.step:,})', *listed])
   interval = statistics.score_interval(score.is_share, metrics[score.key], examples, units, grouped, name)
   known = 'no interval known' if math.isnan(interval.low) else f'95 % interval {score.limits(interval)}'
   return '\n'.join(
     [
       f'{split} {score.name} {score.show(metrics[score.key])} ({known}) over {examples:,} examples, step '
       f'{run.step:,}',
-      *(f'  {key} {value:.6g}' for key, value in metrics.items() if key != 'examples'),
+      *listed,
     ]
   )
 
@@ -86,7 +95,8 @@ def compare(workdir, metrics, arrays) -> tuple[bool, str]:
   run = runs.read_run(workdir)
   score, before = run.score, run.predictions
   now = metrics[score.key]
-  parts = [f'result.json says {score.show(run.value)}']
+  said = f'no {score.name}' if run.value is None else score.show(run.value)
+  parts = [f'result.json says {said}']
   if before is not None:
     order = arrays['index'].argsort()
     index_N, _, prediction_N = before
@@ -95,5 +105,5 @@ def compare(workdir, metrics, arrays) -> tuple[bool, str]:
     moved = abs(prediction_N - arrays['prediction'][order])
     differ = (moved > 0).sum() if score.is_share else (moved > 1e-3 * max(1.0, abs(prediction_N).max())).sum()
     parts.append(f'{differ:,} of {len(index_N):,} predictions differ from predictions.npz')
-  same = abs(now - run.value) <= score.tolerance
+  same = now is run.value is None if None in (now, run.value) else abs(now - run.value) <= score.tolerance
   return same, f'{"Equal" if same else "NOT equal"}: {", ".join(parts)}.'

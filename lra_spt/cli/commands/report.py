@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
     from lra_spt.report.pages import leaderboard
 
     leaderboard.write(table, output, arguments.title or leaderboard.TITLE)
-    for sentence in (*notes.failures(table), *notes.contradictions(table.runs)):
+    for sentence in (*notes.failures(table), *notes.unscored(table), *notes.contradictions(table.runs)):
       print(f'! {sentence}')
     print(f'\nThe leaderboard of {len(table.runs)} runs among published rows is in {output}')
   else:

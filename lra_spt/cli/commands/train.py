@@ -112,8 +112,10 @@ def _train(arguments, configs):
       continue
     for place, result in zip(places, results, strict=True):
       if arguments.quiet and processes.is_first():
-        metric = result['metric']
-        print(f'{place}: test {metric} {result["metrics"]["test"][metric]:.4f}')
+        metric, metrics = result['metric'], result['metrics']
+        value = metrics['test'][metric]
+        shown = metrics['undefined']['test'][metric] if value is None else f'test {metric} {value:.4f}'
+        print(f'{place}: {shown}')
   if failures:
     raise NonFiniteError(f'{len(failures)} trainings failed, all others finished: {"; ".join(failures)}')
 
@@ -171,6 +173,7 @@ def _pretrained(run: str | None, chosen) -> str | None:
 
 def describe(run, members: int) -> str:
   """Describes the stages, steps, parameters, batches and devices of an `ActiveRun`, and checks it."""
+  from lra_spt.data import scorable
   from lra_spt.runs import plan as planning
   from lra_spt.runs import stage_report
 
@@ -196,6 +199,7 @@ def describe(run, members: int) -> str:
       f'{name:<9} {built.model.parameter_count:,} parameters, {stage_report.limit(built.spec, used)}, '
       f'{built.flops_per_step:.3g} FLOPs a step'
     )
+  lines += scorable.remarks(plan.data)
   return '\n'.join([*lines, '', plan.parameter_table, 'Nothing was written: this was --dry_run.'])
 
 

@@ -113,7 +113,7 @@ def view(table) -> dict:
     'problems': [row for row in printed if row.problem],
     'counts': {'published': len(printed), 'runs': len(table.runs)},
     'failures': notes.failures(table),
-    'notes': [*notes.recorded(table.runs), *notes.contradictions(table.runs)],
+    'notes': [*notes.unscored(table), *notes.recorded(table.runs), *notes.contradictions(table.runs)],
   }
 
 

@@ -47,7 +47,7 @@ def _way(cell):
 
 def _panel(cells, pairs, score):
   scale = 100 if score.is_share else 1
-  constants = [constant for cell in cells if (constant := constant_score(cell.runs[0])) is not None]
+  constants = [constant for cell in cells if (constant := constant_score(cell.arm.first)) is not None]
   values = [v for cell in cells for v in _limits(cell.arm.score)] + constants * score.is_share
   x = charts.axis(values, *SCORES, bounds=score.bounds)
   gains = [pairs[cell] for cell in cells if cell in pairs]
@@ -73,7 +73,7 @@ def _panel(cells, pairs, score):
     for cell in same:
       middle, colour = y + LANE / 2 - 1, f'var(--line-{_style(cell).colour})'
       dots[cell] = x(cell.arm.score.estimate), middle
-      label = f'{cell.row}: {cell.text} ({score.limits(cell.arm.score)}, {len(cell.runs)} seeds)'
+      label = f'{cell.row}: {cell.text} ({score.limits(cell.arm.score)}, {len(cell.arm.runs)} seeds)'
       drawn.append(_bar(x, cell.arm.score, middle, colour, label))
       if pair := pairs.get(cell):
         direction = {'better': 'var(--good)', 'worse': 'var(--bad)', '': 'var(--faint)'}[pair.direction]

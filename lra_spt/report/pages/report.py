@@ -124,7 +124,7 @@ def _details(table, cell):
     'command': command,
     'tried': [
       [
-        (one['values'], cell.score.show(one['score']), 'won' if one['values'] == part['won'] else '')
+        (one['values'], _validation(cell.score, one), 'won' if one['values'] == part['won'] else '')
         for one in part['tried']
       ]
       for part in record['search']
@@ -134,7 +134,7 @@ def _details(table, cell):
     'runs': [
       {
         'seed': run.seed,
-        'value': run.score.show(run.value) + f' {RECORDED}' * bool(run.recorded),
+        'value': (run.why_unscored or run.score.show(run.value)) + f' {RECORDED}' * bool(run.recorded),
         'parameters': f'{run.result.get("parameters") or 0:,}',
         'flops': scaled(run.total('flops'), 'FLOP'),
         'seconds': duration(run.total('seconds')),
@@ -146,6 +146,12 @@ def _details(table, cell):
     ],
     'open': [(run, _tail(run.path / run_folder.LOG)) for run in cell.open],
   }
+
+
+def _validation(score, tried):
+  """The validation score of values that a search tried, or the loss where it is not defined."""
+  loss = tried.get('loss')
+  return score.show(tried['score']) if loss is None else f'no {score.name}, loss {loss:.4g}'
 
 
 def _tail(log):
@@ -162,7 +168,7 @@ def _neighbour(table, cell):
   same = [other for other in table.cells.values() if other.column == cell.column and _config(other)]
   if cell not in same:
     return None
-  alike = [other for other in same if other.arm.model == cell.arm.model]
+  alike = [other for other in same if other.runs[0].model == cell.runs[0].model]
   return next((other for other in (alike[0], same[0]) if other is not cell), None)
 
 

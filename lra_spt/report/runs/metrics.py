@@ -3,26 +3,29 @@
 The module needs no jax.
 """
 
-import numpy as np
-
+from lra_spt.data import scorable
 from lra_spt.data.examples import Examples
 from lra_spt.data.tasks import Task
 from lra_spt.report.statistics import intervals as statistics
 
 
-def complete(task: Task, test: dict, predictions: dict, examples: Examples) -> tuple[dict, dict]:
+def complete(
+  task: Task, test: dict, undefined: dict, predictions: dict, examples: Examples
+) -> tuple[dict, dict, dict]:
   """The metrics and predictions of a test with what follows from them.
 
   Args:
     task: as the protocol splits it.
-    test: {metric: value}.
+    test: {metric: value}, None for a metric that is not defined.
+    undefined: {metric: why} of these.
     predictions: arrays index, label, prediction, [N] each.
     examples: the test split.
 
   Returns:
     `test` with `examples` (their number) and, of a classification, `majority` (the share of the most frequent
     class), its accuracy or R2 in float64, where float32 loses digits that decide how it is rounded;
-    `predictions` with `group`, int32 [N], where examples belong together.
+    `undefined` with R2 where the stored labels do not vary; `predictions` with `group`, int32 [N], where
+    examples belong together.
   """
   test = test | {'examples': len(predictions['index'])}
   label_N, prediction_N = predictions['label'], predictions['prediction']
@@ -32,10 +35,20 @@ def complete(task: Task, test: dict, predictions: dict, examples: Examples) -> t
   else:
     test['majority'] = statistics.majority(label_N)
     name, exact, rounding = 'accuracy', float((prediction_N == label_N).mean()), 1e-6
-  if abs(test.get(name, np.inf) - exact) < rounding:  # else an objective's own measure of that name
+  if task.regression and name in test and (why := scorable.why_no_r2_of(label_N)):
+    test[name], undefined = None, undefined | {name: why}
+  elif test.get(name) is not None and abs(test[name] - exact) < rounding:  # else an objective's own measure
     test[name] = exact
   group_N = examples.groups(predictions['index'])
-  return test, predictions | ({} if group_N is None else {'group': group_N})
+  return test, undefined, predictions | ({} if group_N is None else {'group': group_N})
+
+
+def of_splits(validation: dict, test: dict) -> dict:
+  """The entry `metrics` of result.json, see `schema.Metrics`; of each split: {'metrics', 'undefined'}."""
+  both = {'validation': validation, 'test': test}
+  undefined = {split: part['undefined'] for split, part in both.items() if part.get('undefined')}
+  metrics = {split: part.get('metrics', {}) for split, part in both.items()}
+  return metrics | ({'undefined': undefined} if undefined else {})
 
 
 def of_data(task: Task, model: str, examples: Examples) -> dict:

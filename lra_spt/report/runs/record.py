@@ -74,7 +74,7 @@ def record(predictions, out, facts: StatedFacts, task: str, data_dir) -> dict:
   refuse_used(out, predictions)
   test = examples_lib.open_split(task, 'test', data_dir)
   arrays = checked(predictions, test)
-  metrics, arrays = test_metrics.complete(task, scores(task, arrays), arrays, test)
+  metrics, undefined, arrays = test_metrics.complete(task, scores(task, arrays), {}, arrays, test)
   stages = run_folder.STAGES if regime.objective else run_folder.STAGES[1:]
   optional = {'arm': facts.arm, 'parameters': facts.parameters}
   result = {
@@ -84,7 +84,7 @@ def record(predictions, out, facts: StatedFacts, task: str, data_dir) -> dict:
     'protocol': facts.protocol,
     'seed': facts.seed,
     'metric': 'r2' if task.regression else 'accuracy',
-    'metrics': {'validation': {}, 'test': metrics},
+    'metrics': test_metrics.of_splits({}, {'metrics': metrics, 'undefined': undefined}),
     'stages': {name: {} for name in stages},
     'date': datetime.date.today().isoformat(),
     'recorded': {'source': facts.source} | ({} if facts.seconds is None else {'seconds': facts.seconds}),
@@ -205,14 +205,11 @@ def labels(examples: examples_lib.Examples) -> np.ndarray:
 
 
 def scores(task: Task, arrays: dict[str, np.ndarray]) -> dict[str, float]:
-  """{'accuracy'}, or of a regression {'r2', 'mae'}, as training counts them."""
+  """{'accuracy'}, or of a regression {'r2', 'mae'}, as training counts them; NaN for an undefined R2."""
   label_N, prediction_N = arrays['label'], arrays['prediction']
   if not task.regression:
     return {'accuracy': float(np.mean(prediction_N == label_N))}
-  metrics = {
+  return {
     'r2': statistics.r2(label_N, prediction_N),
     'mae': float(np.abs(prediction_N.astype(np.float64) - label_N).mean()),
   }
-  if not np.isfinite(list(metrics.values())).all():
-    raise DataError(f'The test labels of {task.name} do not vary, so there is no R2; prepare more examples.')
-  return metrics

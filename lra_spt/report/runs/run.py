@@ -11,6 +11,7 @@ import numpy as np
 from lra_spt import files
 from lra_spt.config import loading
 from lra_spt.config.values import is_number
+from lra_spt.data import scorable
 from lra_spt.errors import DamagedFile, MissingFile
 from lra_spt.files import checksums
 from lra_spt.report.runs import restored, run_folder
@@ -79,7 +80,7 @@ class FinishedRun:
   seed = property(lambda self: self.result['seed'])
   score = property(lambda self: SCORES[self.result.get('metric') or 'accuracy'])
   test = property(lambda self: self.result['metrics']['test'])
-  value = property(lambda self: self.test[self.score.key])
+  value = property(lambda self: None if self.why_unscored else self.test[self.score.key])
   examples = property(lambda self: self.test['examples'])
   pretrained = property(lambda self: 'pretrain' in self.result['stages'])
   cautions = property(lambda self: self.result.get('cautions') or [])
@@ -102,6 +103,17 @@ class FinishedRun:
     if self.model.endswith(SHUFFLED) or self.result.get('arm'):
       return None
     return self.result.get('published', {'task': self.task, 'model': self.model})
+
+  @functools.cached_property
+  def why_unscored(self) -> str:
+    """The reason why it has no test score, '' if it has one. Older results hold a number where R2 is not
+    defined; their predictions tell."""
+    key = self.score.key
+    if self.test[key] is None:
+      return self.result['metrics']['undefined']['test'][key]
+    if key == 'r2' and self.predictions is not None:
+      return scorable.why_no_r2_of(self.predictions[1])
+    return ''
 
   @functools.cached_property
   def predictions(self):
@@ -151,14 +163,14 @@ class FinishedRun:
 
   @functools.cached_property
   def units(self):
-    """`statistics.score_units` of `predictions`; None without them."""
-    if self.predictions is None:
+    """`statistics.score_units` of `predictions`; None without them, or without a score."""
+    if self.predictions is None or self.why_unscored:
       return None
     return statistics.score_units(self.score.is_share, *self.predictions[1:], self.group_N)
 
   @property
   def counted(self):
-    """The score worked out from `predictions`, which must be there."""
+    """The score worked out from `predictions`, which must be there; NaN where it is not defined."""
     _, label_N, prediction_N = self.predictions
     if self.score.key == 'accuracy':
       return float(np.mean(label_N == prediction_N))
@@ -308,7 +320,8 @@ def _unreadable(result):
     if not names <= (result.get(key) or dict.fromkeys(names)).keys():
       return f'{key} is {result[key]!r:.80}'
   (low, high), value, examples = SCORES[metric].bounds, test.get(metric), test.get('examples')
-  if not is_number(value) or not low <= value <= high or not isinstance(examples, int) or examples < 1:
+  readable = metric in test and (value is None or (is_number(value) and low <= value <= high))
+  if not readable or not isinstance(examples, int) or examples < 1:
     return f'test {metric} {value!r} of {examples!r} examples'
   return ''
 

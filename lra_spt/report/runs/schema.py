@@ -57,7 +57,8 @@ class Stage:
   seconds: float = 0
   flops_per_step: float = 0
   best_step: int = 0
-  metrics: dict[str, float] = dataclasses.field(default_factory=dict)  # of the best validation
+  metrics: dict[str, float | None] = dataclasses.field(default_factory=dict)  # of the best validation
+  undefined: dict[str, str] = dataclasses.field(default_factory=dict)  # {name: why} of metrics that are null
   folder: str = 'of_the_run'  # a name, without parents
   diverged: bool = False  # see `lra_spt.objectives.contract`
   time: dict[str, float] = dataclasses.field(default_factory=dict)  # {part: seconds} of the last process
@@ -70,6 +71,7 @@ class Stage:
   def __post_init__(self):
     if self.folder != pathlib.PurePath(self.folder).name or self.folder in ('', '..'):
       raise FieldError('folder', f'is {self.folder!r:.80}, which is no name of a folder')
+    _check_reasons('metrics', self.metrics, self.undefined)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,10 +83,23 @@ class Attempts:
 
 @dataclasses.dataclass(frozen=True)
 class Metrics:
-  """{name: value} per split; `test` also has the number of its examples."""
+  """{name: value} per split, null for a metric that is not defined; `test` also has the number of its
+  examples. undefined: {split: {name: why}} of the metrics that are null."""
 
-  test: dict[str, float]
-  validation: dict[str, float] = dataclasses.field(default_factory=dict)
+  test: dict[str, float | None]
+  validation: dict[str, float | None] = dataclasses.field(default_factory=dict)
+  undefined: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self):
+    for split in ('test', 'validation'):
+      _check_reasons(split, getattr(self, split), self.undefined.get(split, {}))
+
+
+def _check_reasons(where, metrics, undefined):
+  """Raises a FieldError for a metric that is null without a reason."""
+  for name, value in metrics.items():
+    if value is None and not undefined.get(name):
+      raise FieldError(where, f'has null for {name}, and undefined does not say why')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

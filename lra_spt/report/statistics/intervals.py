@@ -15,6 +15,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from lra_spt.data import scorable
+
 LEVEL = 0.95
 LARGEST_EXPONENT = 20  # a limit of R2 below -exp(20) says nothing
 
@@ -185,10 +187,12 @@ def majority(label_N):
 
 
 def r2(label_N, prediction_N):
-  """1 - sum (y - p)^2 / sum (y - mean y)^2 of two lists of real numbers; NaN when all labels are equal."""
+  """1 - sum (y - p)^2 / sum (y - mean y)^2 of two lists of real numbers; NaN where it is not defined, see
+  `scorable.why_no_r2`."""
+  if scorable.why_no_r2_of(label_N):
+    return math.nan
   y_N, p_N = np.asarray(label_N, np.float64), np.asarray(prediction_N, np.float64)
-  variation = float(((y_N - y_N.mean()) ** 2).sum())
-  return 1 - float(((y_N - p_N) ** 2).sum()) / variation if variation > 0 else math.nan
+  return 1 - float(((y_N - p_N) ** 2).sum()) / float(((y_N - y_N.mean()) ** 2).sum())
 
 
 def r2_units(label_N, prediction_N, group_N=None):

@@ -10,7 +10,7 @@ from lra_spt.report.runs import run_folder, unfinished
 from lra_spt.report.runs.arm_key import ArmKey, key_of, model_name
 from lra_spt.report.runs.run import FinishedRun, in_what_they_differ, settings
 from lra_spt.report.study import table
-from lra_spt.report.study.arms import arm_of
+from lra_spt.report.study.arms import published_of
 from lra_spt.report.study.record import is_study
 
 TITLE = 'Self-pretraining against training from scratch'
@@ -152,8 +152,7 @@ def _variants(same, workdir):
 
 def _cell(row, column, name, alike):
   runs = [one.run for one in alike if one.run]
-  arm = arm_of(runs) if runs else None
-  row_of_paper = arm and arm.published
+  row_of_paper = published_of(runs[0]) if runs else None
   record = {
     'row': row,
     'column': column,
@@ -168,10 +167,10 @@ def _cell(row, column, name, alike):
     'x': None,
     'published': row_of_paper
     and {
-      'value': row_of_paper.value / 100 if arm.first.score.is_share else row_of_paper.value,
+      'value': row_of_paper.value / 100 if runs[0].score.is_share else row_of_paper.value,
       'printed': row_of_paper.printed,
       'source': row_of_paper.source,
     },
   }
   open_runs = [table.open_run(one.seed, one.path) for one in alike if not one.run]
-  return table.TableCell(record, arm, tuple(open_runs))
+  return table.cell_of(record, runs, open_runs)

@@ -30,21 +30,26 @@ class Arm:
     """Its score as text, marked where it was recorded."""
     return self.first.score.show(self.score.estimate) + f' {RECORDED}' * self.recorded
 
-  @property
-  def published(self) -> PublishedRow | None:
-    """The number of the paper for this model, regime and form."""
-    key = self.first.published
-    return published_row(key['task'], key['model'], self.regime, self.causal) if key else None
-
   def mean(self, value):
-    """Mean of value(run) over the seeds; None when one of them does not know it."""
-    values = [value(run) for run in self.runs]
-    return None if None in values else sum(values) / len(values)
+    """`mean` over its runs."""
+    return mean(self.runs, value)
 
 
 def arm_of(runs) -> Arm:
-  """The Arm of runs that differ in their seeds only."""
+  """The Arm of runs with a score that differ in their seeds only."""
   return Arm(tuple(runs), _interval(runs))
+
+
+def published_of(run) -> PublishedRow | None:
+  """The number of the paper for the model, regime and form of a run."""
+  key = run.published
+  return published_row(key['task'], key['model'], run.regime, run.causal) if key else None
+
+
+def mean(runs, value):
+  """Mean of value(run) over one or more seeds; None when one of them does not know it."""
+  values = [value(run) for run in runs]
+  return None if None in values else sum(values) / len(values)
 
 
 def _interval(runs):
@@ -90,7 +95,9 @@ def constant_score(run) -> float | None:
 
 
 def score_text(run) -> str:
-  """'test accuracy 75.3 % (always the most frequent class: 27.0 %)'."""
+  """'test accuracy 75.3 % (always the most frequent class: 27.0 %)', or why there is no score."""
+  if run.why_unscored:
+    return f'no test {run.score.name}: {run.why_unscored}'
   constant = constant_score(run)
   shown = '' if constant is None else f' ({run.score.constant}: {run.score.show(constant)})'
   return f'test {run.score.name} {run.score.show(run.value)}{shown}'

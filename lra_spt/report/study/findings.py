@@ -90,7 +90,8 @@ def _unrun(cells, pairs) -> dict[str, int]:
   the start, so what is significant stays so when they come. A cell is to have a gain over each scratch cell
   that is planned beside it. A folder of runs that are no study plans nothing.
   """
-  planned = [cell for cell in cells if cell.plan.config]
+  # A cell without a score is run, and never compared.
+  planned = [cell for cell in cells if cell.plan.config and (cell.arm or not cell.unscored)]
   paired = {pair.pretrained for pair in pairs}
   waiting = {cell.column for cell in planned if not cell.arm and cell.regime == 'scratch'}
   diverged = {cell.column for cell in planned if cell.diverged}
@@ -330,7 +331,7 @@ def _rankings(pairs, tested):
       sides = [[pair.scratch for pair in alike], [pair.pretrained for pair in alike]]
       cells += itertools.chain(*sides)
       tasks.append([[_of_cell(tested[cell], alike[0].test_set) for cell in side] for side in sides])
-    sizes, seeds = [len(alike) for alike in places], [len(cell.runs) for cell in cells]
+    sizes, seeds = [len(alike) for alike in places], [len(cell.arm.runs) for cell in cells]
     yield Ranking(
       regime,
       form,
@@ -382,13 +383,13 @@ def _successes(finished, places):
   """A Success of every cell of PathX, and of other cells with a run that does no better than the constant
   answer, or met numbers that are not finite."""
   for cell in finished:
-    chances = [constant_score(run) for run in cell.runs]
+    chances = [constant_score(run) for run in cell.arm.runs]
     if cell.score.is_share and None not in chances:
       beating = sum(
         bootstrap.beats_chance(round(run.value * (size := _independent(run))), size, chance)
-        for run, chance in zip(cell.runs, chances, strict=True)
+        for run, chance in zip(cell.arm.runs, chances, strict=True)
       )
-      total = len(cell.runs) + len(cell.diverged)
+      total = len(cell.arm.runs) + len(cell.diverged)
       if beating < total or cell.runs[0].task.startswith('pathx'):
         rate = statistics.wilson(beating, total)
         yield Success(cell, places[cell], sum(chances) / len(chances), beating, total, rate)

@@ -1,6 +1,7 @@
 """Sentences on how far to believe runs: cautions beside their numbers, notes on their intervals."""
 
 import itertools
+import math
 
 import numpy as np
 
@@ -29,7 +30,7 @@ def cautions(table) -> list[str]:
   ]
   if partial := _rows_lacking_seeds(table):
     sentences.append(f'Averages of {", ".join(partial)} include cells with missing seeds.')
-  return contradictions(table.runs) + sentences + recorded(table.runs)
+  return contradictions(table.runs) + unscored(table) + sentences + recorded(table.runs)
 
 
 def some(names) -> str:
@@ -100,7 +101,7 @@ def _prints(runs) -> dict[str, set[str]]:
 def _rows_lacking_seeds(table) -> list[str]:
   if not table.record['averages']:
     return []
-  partial = {cell.row for cell in table.cells.values() if cell.runs and cell.open}
+  partial = {cell.row for cell in table.cells.values() if cell.arm and (cell.open or cell.unscored)}
   return [row for row in table.rows if row in partial and any(mean for _, mean, _ in table.averages(row))]
 
 
@@ -146,7 +147,10 @@ def contradictions(runs) -> list[str]:
     if run.predictions is None:
       continue
     counted, size = run.counted, len(run.predictions[0])
-    if not abs(counted - run.value) <= run.score.tolerance or size != run.examples:
+    counted = None if math.isnan(counted) else counted
+    known = None not in (counted, run.value)
+    agree = abs(counted - run.value) <= run.score.tolerance if known else counted is run.value
+    if not agree or size != run.examples:
       of_result, counted = map(run.score.show, (run.value, counted))
       sentences.append(
         f'{run.path}: result.json says {of_result} of {run.examples:,} and predictions.npz '
@@ -155,19 +159,30 @@ def contradictions(runs) -> list[str]:
   return sentences
 
 
+def unscored(table) -> list[str]:
+  """A sentence per reason why finished runs have no test score, with these runs."""
+  return _by_sentence(
+    (f'no test {run.score.name}: {run.why_unscored}.', cell, run)
+    for cell in table.cells.values()
+    for run in cell.unscored
+  )
+
+
 def failures(table) -> list[str]:
   """A sentence per cause of failure, with the runs that it befell, and one per damaged run."""
-  failed = [
-    (run.failure, f'{cell.row}, {cell.column}, seed {run.seed}')
-    for cell in table.cells.values()
-    for run in cell.open
-    if run.failure
-  ]
-  sentences = [
-    f'{some([place for _, place in same])}: {sentence}'
-    for sentence, same in itertools.groupby(sorted(failed), key=lambda pair: pair[0])
-  ]
+  sentences = _by_sentence(
+    (run.failure, cell, run) for cell in table.cells.values() for run in cell.open if run.failure
+  )
   return sentences + [f'{run.path} is left out: {run.sentence}' for run in table.damaged]
+
+
+def _by_sentence(of_runs) -> list[str]:
+  """Each sentence once, after the runs that it is about; of_runs: (sentence, cell, run)."""
+  named = [(sentence, f'{cell.row}, {cell.column}, seed {run.seed}') for sentence, cell, run in of_runs]
+  return [
+    f'{some([place for _, place in same])}: {sentence}'
+    for sentence, same in itertools.groupby(sorted(named), key=lambda pair: pair[0])
+  ]
 
 
 def on_intervals(table) -> list[str]:

@@ -12,10 +12,12 @@ from lra_spt.report.runs import run_folder
 
 @dataclasses.dataclass(frozen=True)
 class TriedValues:
-  """Values that a search tried: 'key=value, key=value', and their mean validation score."""
+  """Values that a search tried: 'key=value, key=value', and their mean validation score. loss: the mean
+  validation loss, where the score is not defined."""
 
   values: str
   score: float | None
+  loss: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

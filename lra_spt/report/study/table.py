@@ -44,22 +44,28 @@ class OpenRun:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableCell:
-  """One row and column of a table. record: with the keys of CellRecord. arm: its finished runs, None without
-  any. open: its other runs."""
+  """One row and column of a table. record: with the keys of CellRecord. arm: its finished runs with a score,
+  None without any. open: its runs without a result. unscored: its finished runs without a score."""
 
   record: dict
   arm: Arm | None
   open: tuple[OpenRun, ...] = ()
+  unscored: tuple[FinishedRun, ...] = ()
 
   row = property(lambda self: self.record['row'])
   column = property(lambda self: self.record['column'])
   published = property(lambda self: self.record.get('published'))
-  runs = property(lambda self: self.arm.runs if self.arm else ())
+  scored = property(lambda self: self.arm.runs if self.arm else ())
   diverged = property(lambda self: tuple(run.seed for run in self.open if run.diverged))
   failed = property(lambda self: tuple(run.failure for run in self.open if run.failure))
   training = property(lambda self: self.record.get('training') or self.arm.name)
   regime = property(lambda self: self.arm.regime if self.arm else self.plan.regime)
   causal = property(lambda self: self.arm.causal if self.arm else self.plan.causal)
+
+  @functools.cached_property
+  def runs(self) -> tuple[FinishedRun, ...]:
+    """Its finished runs, by seed."""
+    return tuple(sorted((*self.scored, *self.unscored), key=lambda run: run.seed))
 
   @functools.cached_property
   def chosen(self) -> set[str]:
@@ -82,9 +88,14 @@ class TableCell:
 
   @property
   def state(self) -> str:
-    """'' if all runs are finished, else what is missing: 'not run', 'failed', '1 of 3 seeds'."""
+    """'' if all runs are finished and have a score, else what is missing: 'not run', 'failed', '1 of 3
+    seeds', 'no score', '2 of 3 with a score'."""
     if not self.record['seeds']:
       return self.record['note'] or ('not chosen' if self.record['config'] else 'not run')
+    if self.unscored and not (self.scored or self.open):
+      return 'no score'
+    if self.unscored:
+      return f'{len(self.scored)} of {len(self.runs) + len(self.open)} with a score'
     if not self.open:
       return ''
     if not (self.runs or self.failed) and any(part['won'] is None for part in self.record['search']):
@@ -221,7 +232,14 @@ def _cell(workdir, entry):
       runs.append(run)
     except (DamagedFile, FileAccessError) as error:
       open_runs.append(OpenRun(seed, place, 'damaged', str(error)))
-  return TableCell(entry, arm_of(runs) if runs else None, tuple(open_runs))
+  return cell_of(entry, runs, open_runs)
+
+
+def cell_of(record, runs, open_runs) -> TableCell:
+  """The TableCell of finished runs and OpenRuns."""
+  scored = [run for run in runs if not run.why_unscored]
+  unscored = tuple(run for run in runs if run.why_unscored)
+  return TableCell(record, arm_of(scored) if scored else None, tuple(open_runs), unscored)
 
 
 def open_run(seed, folder) -> OpenRun:

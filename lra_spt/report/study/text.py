@@ -43,6 +43,8 @@ def heading(table: tables.ResultTable) -> str:
 def counted(table: tables.ResultTable) -> str:
   """'runs: 4 finished, 1 failed'."""
   parts = [f'{count} {key}' for key, count in table.counts.items() if count or key == 'finished']
+  if unscored := sum(len(cell.unscored) for cell in table.cells.values()):
+    parts.insert(1, f'{unscored} of these without a score')
   return f'runs: {", ".join(parts)}'
 
 

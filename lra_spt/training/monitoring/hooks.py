@@ -61,7 +61,7 @@ class ReportProgress:
   def note(self, step: int, scalars: dict) -> None:
     """Shows numbers beside the bar; without a bar, those of an evaluation make a line."""
     prefix = '' if scalars['split'] == 'train' else 'val '
-    shown = {k: v for k, v in scalars.items() if k in ('loss', 'accuracy', 'mae', 'r2')}
+    shown = {k: v for k, v in scalars.items() if k in ('loss', 'accuracy', 'mae', 'r2') and v is not None}
     self._notes |= {prefix + k: f'{v:.4g}' for k, v in shown.items()}
     status = ', '.join(f'{k} {v}' for k, v in self._notes.items())
     platform.work_unit().set_task_status(f'{self._name} step {step}: {status}')
@@ -98,9 +98,13 @@ def _duration(seconds: float) -> str:
 
 
 def mean_of(lines: list[dict]) -> dict:
-  """Returns the mean of the lines of runs that train together, with the split of the first."""
-  first = lines[0]
-  return {k: sum(line[k] for line in lines) / len(lines) if k != 'split' else first[k] for k in first}
+  """Returns the mean of the lines of runs that train together, with the split of the first; None where the
+  number of a run is not defined."""
+
+  def mean(values):
+    return None if None in values else sum(values) / len(values)
+
+  return {k: v if k == 'split' else mean([line[k] for line in lines]) for k, v in lines[0].items()}
 
 
 class TrainLog:

@@ -53,7 +53,7 @@ class JsonlWriter:
     self._file = files.Appended(path)
 
   def write_scalars(self, step: int, scalars: dict) -> None:
-    """Appends {"step": step, "split": ..., name: value, ...}; non-finite numbers become null."""
+    """Appends {"step": step, "split": ..., name: value, ...}; what is None or not finite becomes null."""
     plain = {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in scalars.items()}
     self._lines.append(json.dumps({'step': step} | plain) + '\n')
 
@@ -91,7 +91,7 @@ class TensorBoardWriter:
 
   def write_scalars(self, step: int, scalars: dict) -> None:
     for name, value in scalars.items():
-      if name != 'split':
+      if name != 'split' and value is not None:
         tagged = self._summary.Value(tag=f'{scalars["split"]}/{name}', simple_value=float(value))
         self._add(step=step, summary=self._summary(value=[tagged]))
 

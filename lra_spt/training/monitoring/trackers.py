@@ -57,7 +57,8 @@ def _identifier(directory: pathlib.Path) -> str:
 
 
 def _values(scalars: dict) -> dict:
-  return {f'{scalars["split"]}/{name}': float(value) for name, value in scalars.items() if name != 'split'}
+  split = scalars['split']
+  return {f'{split}/{k}': float(v) for k, v in scalars.items() if k != 'split' and v is not None}
 
 
 class _Tolerant:

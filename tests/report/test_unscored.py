@@ -1,0 +1,123 @@
+"""Runs whose test score is not defined: every page, table and file shows them as such, and goes on."""
+
+import csv
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+
+from lra_spt.cli import main as cli
+from lra_spt.report import export
+from lra_spt.report.pages import leaderboard, report
+from lra_spt.report.runs import run_folder
+from lra_spt.report.runs.run import read_run
+from lra_spt.report.study.any_folder import read_any
+from lra_spt.report.study.arms import score_text
+from lra_spt.report.study.text import text
+
+WHY = 'R2 is not defined over values that do not vary'
+BEFORE = {'metric': 'r2', 'metrics': {'test': {'r2': -1.096e38, 'mae': 1.0, 'examples': 500}}}
+
+
+@pytest.fixture
+def folder(write_run, tmp_path):
+  """Three seeds of two arms on a task; all runs on another task, and a seed of one arm, have no score. One of
+  these is from a version that wrote a number in its place."""
+  for seed in range(3):
+    options = {'classes': 0, 'seed': seed, 'groups': 20}
+    write_run(f'scratch{seed}', accuracy=0.5, constant=seed == 1, **options)
+    write_run(f'masked{seed}', accuracy=0.7, regime='masked', **options)
+    facts = BEFORE if seed == 2 else {}
+    write_run(f'flat{seed}', task='flat', constant=True, predictions=True, **options, facts=facts)
+  return tmp_path / 'runs'
+
+
+def test_no_page_breaks_and_all_name_the_reason(folder):
+  table = read_any(folder)
+  cells = {(row.split(', ')[1], column): cell for (row, column), cell in table.cells.items()}
+  scratch, flat = cells['scratch', 'toy'], cells['scratch', 'flat']
+  assert (scratch.arm.seeds, scratch.state) == ((0, 2), '2 of 3 with a score')
+  assert (flat.arm, flat.state, len(flat.runs)) == (None, 'no score', 3)
+  assert [run.value for run in flat.runs] == [None] * 3
+  (pair,) = table.findings.pairs
+  assert pair.seeds == (0, 2)
+  shown = ' '.join(text(table).split())
+  assert f'and 3 more: no test R\u00b2: {WHY}.' in shown
+  assert '9 finished, 4 of these without a score' in shown
+  assert 'do not trust' not in shown
+  assert 'still to run' not in shown
+  for page in (report.write(table), leaderboard.write(table, folder / 'l.html')):
+    html = page.read_text()
+    assert WHY in html
+    assert not re.search(r'[">\s]nan[\s<"]', html)
+
+
+def test_exports_hold_null_and_the_reason(folder):
+  table = read_any(folder)
+  lines = {(line['column'], line['regime']): line for line in json.loads(export.text(table, 'json'))}
+  assert (
+    lines['flat', 'scratch'] | {'task': 'flat', 'state': 'no score', 'unscored': WHY}
+    == lines['flat', 'scratch']
+  )
+  assert [lines['flat', 'scratch'][key] for key in ('seeds', 'scores', 'score')] == [
+    [0, 1, 2],
+    [None] * 3,
+    None,
+  ]
+  assert [value is None for value in lines['toy', 'scratch']['scores']] == [False, True, False]
+  assert lines['toy', 'masked']['unscored'] == ''
+  in_csv = {
+    (line['column'], line['regime']): line for line in csv.DictReader(io.StringIO(export.text(table, 'csv')))
+  }
+  assert in_csv['flat', 'scratch']['scores'] == 'null null null'
+  assert in_csv['flat', 'scratch']['score'] == ''
+  for form in ('latex', 'markdown'):
+    assert 'no score' in export.text(table, form)
+
+
+def test_commands_end_well(folder, capsys):
+  for command in (['report'], ['report', '--leaderboard'], ['export', '--format=csv']):
+    assert cli.main([*command, f'--workdir={folder}']) == 0
+  assert WHY in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('predictions', [True, False])
+def test_numbers_without_meaning_break_no_page(write_run, tmp_path, predictions):
+  """A folder from before with scores near the largest floats, curves that hold null, and a normal run."""
+  write_run('good', classes=0, accuracy=0.6, regime='masked')
+  for seed, r2 in enumerate((-1.096e38, -3.4e38, -1e99, 1.0)):
+    metrics = {'test': {'r2': r2, 'examples': 500}}
+    run = write_run(f'bad{seed}', classes=0, seed=seed, predictions=predictions, facts={'metrics': metrics})
+    log = next(run.glob('finetune-*')) / 'metrics.jsonl'
+    log.write_text(log.read_text() + '{"step": 400, "split": "validation", "r2": null, "loss": 1e38}\n')
+  table = read_any(tmp_path / 'runs')
+  report.write(table)
+  leaderboard.write(table, tmp_path / 'l.html')
+  for form in ('csv', 'json', 'latex', 'markdown'):
+    export.text(table, form)
+  assert text(table)
+
+
+def test_null_needs_its_reason(write_run):
+  run = write_run('run', classes=0, constant=True)
+  path = run / run_folder.RESULT
+  result = json.loads(path.read_text())
+  assert score_text(read_run(run)) == f'no test R\u00b2: {WHY}'
+  del result['metrics']['undefined']
+  path.write_text(json.dumps(result))
+  with pytest.raises(ValueError, match='null for r2, and undefined does not say why'):
+    read_run(run)
+
+
+def test_one_example_has_an_interval_that_says_little(write_run, tmp_path):
+  for seed in range(2):
+    for regime, accuracy in (('scratch', 0.0), ('masked', 1.0)):
+      write_run(f'{regime}{seed}', examples=1, accuracy=accuracy, regime=regime, seed=seed)
+  table = read_any(tmp_path / 'runs')
+  assert not table.findings.pairs
+  report.write(table)
+  scores = [cell.arm.score for cell in table.cells.values()]
+  assert all(0 <= score.low <= score.high <= 1 for score in scores)
+  assert np.isfinite([score.estimate for score in scores]).all()
