@@ -146,8 +146,8 @@ def _measured(collected, predictions, examples, state) -> Measured | NonFiniteEr
   if not np.isfinite(metrics['loss']):
     if (held := not_finite(state())) is not None:
       return NonFiniteError(
-        f'loss of the {examples.split} split is {metrics["loss"]}, because {held} of the model holds a number '
-        'that is not finite; use another checkpoint, or other weights'
+        f'loss of the {examples.split} split is {metrics["loss"]}, because {held} of the model holds a '
+        'number that is not finite; use another checkpoint, or other weights'
       )
     return NonFiniteError(
       f'loss of the {examples.split} split is {metrics["loss"]}; check the set with lra-spt inspect, or '

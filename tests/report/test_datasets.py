@@ -370,3 +370,8 @@ def test_data_sets_find_their_task(shipped_tasks):
   assert inspect.find_task('image').inputs.grayscale
   assert inspect.find_task('pathfinder128').name == 'pathx'
   assert all(inspect.find_task(task.dataset).dataset == task.dataset for task in shipped_tasks)
+
+
+@pytest.mark.parametrize('values', [[-3e38, 3e38], [3e38, 3e38], [97.3, 97.3], [1e-40, 1e-40], [0.0]])
+def test_histograms_have_a_scale_whatever_they_hold(values):
+  assert '<svg' in pictures._histograms({'test': np.array(values, np.float32)}, 'x', 'values')['svg']

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import re
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from lra_spt.cli import main as cli
 from lra_spt.report import export
-from lra_spt.report.pages import leaderboard, report
+from lra_spt.report.pages import charts, leaderboard, report, styles
 from lra_spt.report.runs import run_folder
 from lra_spt.report.runs.run import read_run
 from lra_spt.report.study.any_folder import read_any
@@ -98,6 +99,20 @@ def test_numbers_without_meaning_break_no_page(write_run, tmp_path, predictions)
   for form in ('csv', 'json', 'latex', 'markdown'):
     export.text(table, form)
   assert text(table)
+
+
+@pytest.mark.parametrize('ends', [(0.0, 0.0), (1e300, 1e300), (0.5, 0.5 + 2**-53), (-1e38, 1.0)])
+def test_scales_need_no_distance_between_their_ends(ends):
+  axis = charts.Axis(*ends, 10, 90)
+  assert all(math.isfinite(axis(value)) for value in (*ends, *axis.ticks()))
+  style = styles.of_row(0)
+  bars = [charts.Bar('a', style, 0.0), charts.Bar('b', style, None, None, 0.0)]
+  for chart in (
+    charts.bar_chart([('g', bars)], 'y'),
+    charts.line_chart([charts.Line('a', style, (([0], [ends[0]]),))], 'x', 'y'),
+    charts.scatter([(1.0, ends[0], style, ''), (1.0, ends[1], style, '')], 'x', 'y'),
+  ):
+    assert not re.search('nan|inf', chart.replace('infinity', ''))
 
 
 def test_null_needs_its_reason(write_run):

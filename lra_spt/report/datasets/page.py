@@ -166,8 +166,9 @@ def _histograms(values, xlabel, name, bins=50, high=False):
     name: plural of what is drawn.
     high: use a logarithmic scale where one bin would hide the others.
   """
-  least, most = min(map(np.min, values.values())), max(map(np.max, values.values()))
-  edges = np.linspace(least, most + (most == least), bins + 1)
+  # The distance of two float32 may be too large for one.
+  least, most = (float(end(list(map(end, values.values())))) for end in (np.min, np.max))
+  edges = np.linspace(least, most + (most == least) * max(1.0, 1e-6 * abs(most)), bins + 1)
   with figures.style(name.replace(' ', '')):
     figure, (axes,) = figures.chart(4.7, 2.5)
     for split, some in values.items():

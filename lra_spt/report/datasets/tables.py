@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 
-from lra_spt.data import tokenizers
+from lra_spt.data import scorable, tokenizers
 from lra_spt.data.examples import SPLITS
 from lra_spt.data.tasks import Tokens
 
@@ -94,11 +94,20 @@ def facts(inspection) -> list[tuple[str, str]]:
 def remarks(inspection) -> list[str]:
   """Sentences on what a reader should know before training on the set."""
   general = [f'The {name} split has no examples.' for name in SPLITS if name not in inspection.contents]
+  general += _on_scores(inspection)
   if not inspection.whole:
     general.append('Only a random sample was read, so there may be more copies; --sample 0 reads everything.')
   if not inspection.metadata['verified'] and 'generator' not in inspection.metadata:
     general.append('This set was not verified to be the official one.')
   return general + [remark for table in tables(inspection) for remark in table.remarks]
+
+
+def _on_scores(inspection):
+  """Yields sentences on splits whose score is not defined or says little, if all examples were read."""
+  for split, contents in inspection.contents.items() if inspection.whole else ():
+    if split in scorable.MEANING:
+      why = scorable.why_no_r2_of(contents.label) if inspection.task.regression else ''
+      yield from scorable.remark(split, f'the {split} split', len(contents), why)
 
 
 def tables(inspection) -> list[Table]:
@@ -145,7 +154,8 @@ def _real_labels(inspection):
   for name, contents in inspection.contents.items():
     label = contents.label.astype(np.float64)
     error, spread = label - centre, label.var()
-    r2 = f'{round(1 - np.mean(error**2) / spread, 3) + 0.0:.3f}' if spread else '–'
+    varies = not scorable.why_no_r2_of(label)
+    r2 = f'{round(1 - np.mean(error**2) / spread, 3) + 0.0:.3f}' if varies else '–'
     values = (label.mean(), label.std(), *np.quantile(label, (0, 0.25, 0.5, 0.75, 1)), np.abs(error).mean())
     rows.append((name, f'{len(label):,}', *map(number, values), r2))
   head = ('Split', 'Examples', 'Mean', 'Std', *_QUARTILES, 'Error', 'R2')

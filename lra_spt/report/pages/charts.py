@@ -48,10 +48,15 @@ class Axis:
   end: float
   log: bool = False
 
-  def __call__(self, value):
+  @property
+  def _span(self):
+    """From end to end; 1 where both are one number, which is then drawn at the start."""
     low, high = (math.log10(v) for v in (self.low, self.high)) if self.log else (self.low, self.high)
-    value = np.log10(value) if self.log else value
-    return self.start + (value - low) / (high - low) * (self.end - self.start)
+    return high - low or 1.0
+
+  def __call__(self, value):
+    low, value = (math.log10(self.low), np.log10(value)) if self.log else (self.low, value)
+    return self.start + (value - low) / self._span * (self.end - self.start)
 
   def ticks(self, most=6) -> list[float]:
     """Round numbers within the scale."""
@@ -61,7 +66,7 @@ class Axis:
       every = max(1, (last - first) // most)
       values = [m * 10.0**e for e in range(first, last + 1, every) for m in steps]
     else:
-      rough = (self.high - self.low) / most
+      rough = self._span / most
       size = 10.0 ** math.floor(math.log10(rough))
       step = next(m * size for m in (1, 2, 5, 10) if m * size >= rough)
       values = [n * step for n in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
