@@ -149,6 +149,7 @@ def _check_result(folder):
 
 def _examine_stage(folder, health):
   done = health.attempt(run_folder.read_stage, folder)
+  health.attempt(run_folder.read_attempts, folder)
   health.attempt(run_folder.check_metrics, folder)
   health.attempt(_check_lines, folder / run_folder.METRICS)
   for name in ('latest', 'best'):
