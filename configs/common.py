@@ -16,6 +16,7 @@ from configs import authors
 from configs.rows import ARMS, CONTROLS, MODELS, bag_of_tokens, code, of_mixer, other_models, ours, paper
 from lra_spt.config import fields, protocol, schema
 from lra_spt.config import loading as config_lib
+from lra_spt.config import runtime as runtime_lib
 from lra_spt.config.regimes import REGIMES, get_regime
 from lra_spt.errors import ConfigError
 
@@ -127,4 +128,4 @@ def stage_defaults():
 
 def runtime():
   """Values that set where and how to compute. They are no part of a run's identity."""
-  return fields.defaults(schema.RuntimeSpec)
+  return fields.defaults(runtime_lib.RuntimeSpec)

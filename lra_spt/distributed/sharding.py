@@ -19,7 +19,7 @@ from jax import lax
 from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from lra_spt.config.schema import RuntimeSpec
+from lra_spt.config.runtime import RuntimeSpec
 from lra_spt.distributed import processes
 from lra_spt.errors import ConfigError
 

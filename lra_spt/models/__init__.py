@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from lra_spt.config.protocol import Protocol
-from lra_spt.config.schema import HEADS, ExecutionSpec, ModelSpec
+from lra_spt.config.runtime import ExecutionSpec
+from lra_spt.config.schema import HEADS, ModelSpec
 from lra_spt.distributed import settings
 from lra_spt.errors import ConfigError
 from lra_spt.models import controls, mixers  # importing mixers registers them  # noqa: F401

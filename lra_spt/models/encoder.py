@@ -9,7 +9,8 @@ from flax import nnx
 from jax import lax
 
 from lra_spt.config.protocol import Protocol
-from lra_spt.config.schema import ExecutionSpec, ModelSpec
+from lra_spt.config.runtime import ExecutionSpec
+from lra_spt.config.schema import ModelSpec
 from lra_spt.distributed.sharding import constrain_positions, gather_parameters
 from lra_spt.errors import ConfigError
 from lra_spt.models import execution as executions

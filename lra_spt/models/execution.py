@@ -1,12 +1,12 @@
 """Execution of an encoder: values saved for the gradient, and loops over layers.
 
-`lra_spt.config.schema.ExecutionSpec` holds the choices.
+`lra_spt.config.runtime.ExecutionSpec` holds the choices.
 """
 
 import jax
 import jax.numpy as jnp
 
-from lra_spt.config.schema import ExecutionSpec
+from lra_spt.config.runtime import ExecutionSpec
 from lra_spt.distributed.sharding import platform
 
 # Operations that are cheap to repeat, because XLA fuses them into those that read their results. Masks of

@@ -9,7 +9,8 @@ from lra_spt import objectives
 from lra_spt.config import loading
 from lra_spt.config.protocol import Protocol, get_protocol
 from lra_spt.config.regimes import Regime, get_regime
-from lra_spt.config.schema import EVERYTHING, FinetuneSpec, ModelSpec, PretrainSpec, RuntimeSpec, StageSpec
+from lra_spt.config.runtime import RuntimeSpec
+from lra_spt.config.schema import EVERYTHING, FinetuneSpec, ModelSpec, PretrainSpec, StageSpec
 from lra_spt.config.values import typed
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import tasks

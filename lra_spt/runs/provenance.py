@@ -8,7 +8,7 @@ import subprocess
 
 import jax
 
-from lra_spt.config.schema import RuntimeSpec
+from lra_spt.config.runtime import RuntimeSpec
 from lra_spt.distributed import processes, settings
 
 PACKAGES = (

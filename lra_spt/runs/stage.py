@@ -9,7 +9,8 @@ import numpy as np
 
 from lra_spt import objectives
 from lra_spt.config.protocol import Protocol
-from lra_spt.config.schema import RuntimeSpec, StageSpec
+from lra_spt.config.runtime import RuntimeSpec
+from lra_spt.config.schema import StageSpec
 from lra_spt.data.tasks import Task, Tokens
 from lra_spt.distributed import settings, sharding
 from lra_spt.errors import CheckpointError, ConfigError, within

@@ -15,7 +15,7 @@ import numpy as np
 import tqdm
 from jax import lax
 
-from lra_spt.config.schema import PLACEMENTS
+from lra_spt.config.runtime import PLACEMENTS
 from lra_spt.data.examples import Examples
 from lra_spt.data.tasks import ArraySpec
 from lra_spt.distributed import processes, sharding

@@ -4,7 +4,7 @@ import jax
 import pytest
 from flax import nnx
 
-from lra_spt.config import schema
+from lra_spt.config import runtime, schema
 from lra_spt.config.fields import keys_of
 from lra_spt.config.values import typed
 from lra_spt.errors import ConfigError
@@ -33,13 +33,13 @@ STAGE = {'batch_size': 1, 'epochs': 1.0, 'optimizer': {'lr': 1e-3, 'weight_decay
     (schema.StageSpec, STAGE | {'data_fraction': 0.0}, 'data_fraction is 0.0, .* above 0 and at most 1'),
     (schema.StageSpec, STAGE | {'schedule': {'milestones': (2, -1)}}, 'schedule.milestones is .*at least 0'),
     (schema.StageSpec, STAGE | {'schedule': {'warmup_steps': 2**31}}, 'schedule.warmup_steps is .* below 2'),
-    (schema.RuntimeSpec, {'scan': 'pallsa'}, "scan is 'pallsa'; choose .* Did you mean pallas"),
-    (schema.RuntimeSpec, {'remat': 'all'}, "remat is 'all'; choose one of '', 'none', "),
-    (schema.RuntimeSpec, {'precision': 'float8'}, "precision is 'float8'; choose"),
-    (schema.RuntimeSpec, {'placement': 'disk'}, "placement is 'disk'; choose one of '', 'host', 'device'"),
-    (schema.RuntimeSpec, {'mesh': {'sequence': 2}}, 'mesh has no key sequence: it takes data, fsdp, seq'),
-    (schema.RuntimeSpec, {'trackers': 'wandb,x'}, "trackers has 'x'; choose among wandb, mlflow"),
-    (schema.RuntimeSpec, {'data_dir': ' '}, 'data_dir is empty'),
+    (runtime.RuntimeSpec, {'scan': 'pallsa'}, "scan is 'pallsa'; choose .* Did you mean pallas"),
+    (runtime.RuntimeSpec, {'remat': 'all'}, "remat is 'all'; choose one of '', 'none', "),
+    (runtime.RuntimeSpec, {'precision': 'float8'}, "precision is 'float8'; choose"),
+    (runtime.RuntimeSpec, {'placement': 'disk'}, "placement is 'disk'; choose one of '', 'host', 'device'"),
+    (runtime.RuntimeSpec, {'mesh': {'sequence': 2}}, 'mesh has no key sequence: it takes data, fsdp, seq'),
+    (runtime.RuntimeSpec, {'trackers': 'wandb,x'}, "trackers has 'x'; choose among wandb, mlflow"),
+    (runtime.RuntimeSpec, {'data_dir': ' '}, 'data_dir is empty'),
   ],
 )
 def test_a_value_that_breaks_a_rule_is_named_with_its_key(cls, section, message):
@@ -48,12 +48,12 @@ def test_a_value_that_breaks_a_rule_is_named_with_its_key(cls, section, message)
 
 
 def test_choices_are_those_that_are_implemented():
-  assert set(schema.ATTENTION) == set(attention.NAMES)
-  assert set(schema.SCANS) == set(scan.NAMES)
-  assert set(schema.CONVOLUTIONS) == set(fourier.NAMES)
-  assert set(schema.REMAT) == {'none', *execution._REMAT}
+  assert set(runtime.ATTENTION) == set(attention.NAMES)
+  assert set(runtime.SCANS) == set(scan.NAMES)
+  assert set(runtime.CONVOLUTIONS) == set(fourier.NAMES)
+  assert set(runtime.REMAT) == {'none', *execution._REMAT}
   assert set(schema.ACTIVATIONS) == set(layers.ACTIVATIONS)
-  assert set(schema.TRACKERS) == set(trackers.TRACKERS)
+  assert set(runtime.TRACKERS) == set(trackers.TRACKERS)
   for kind in schema.NORMS:
     layers.Norm(kind, 4, rngs=nnx.Rngs(0))
   for kind in schema.POOLS:
@@ -63,5 +63,5 @@ def test_choices_are_those_that_are_implemented():
 def test_every_key_has_a_meaning_and_a_default_that_its_own_rules_allow():
   keys = keys_of(schema.ConfigSpec)
   assert all(field.metadata['meaning'] for field in keys.values())
-  assert typed(schema.RuntimeSpec, {}, 'runtime') == schema.RuntimeSpec()
+  assert typed(runtime.RuntimeSpec, {}, 'runtime') == runtime.RuntimeSpec()
   assert not {'schedule.rises', 'mixer'} & keys_of(schema.ModelSpec).keys()

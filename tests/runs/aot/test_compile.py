@@ -14,7 +14,7 @@ import pytest
 
 from lra_spt.cli import main as cli
 from lra_spt.config import loading
-from lra_spt.config.schema import MeshSpec
+from lra_spt.config.runtime import MeshSpec
 from lra_spt.distributed import sharding
 from lra_spt.models import execution as execution_module
 from lra_spt.runs.aot import compile, cost_report, program_cost, topologies
