@@ -82,7 +82,7 @@ def describe(
   else:
     took = 'none'
   timed = sum(share.most_seconds > 0 for share in shares)
-  by_time = f', without {timed} stages that only max_seconds ends' if timed else ''
+  by_time = f', without stages that only max_seconds ends: {timed}' if timed else ''
   lines = [
     f'{study.title} (study {study.name}): {len(jobs)} runs, {len(jobs) - len(left)} of them finished',
     f'stages      {len(shares)} to train, {shared} more are shared',

@@ -13,6 +13,7 @@ import pytest
 from lra_spt import files
 from lra_spt.cli import main as cli
 from lra_spt.config import user_files
+from lra_spt.config.schema import NO_LIMIT
 from lra_spt.errors import ConfigError, DamagedFile, DataError
 from lra_spt.report import published
 from lra_spt.report.study import record as study_record
@@ -443,3 +444,14 @@ def test_a_part_keeps_what_was_found_for_the_others(tmp_path, repository):
   others = dataclasses.replace(one, cells=[cell for cell in one.cells if cell.column != 'Image'])
   left_out = study_record.claim(tmp_path, records.record(others, []))
   assert left_out == ['S4, scratch, Image', 'S4, masked, Image']
+
+
+def test_a_dry_run_counts_stages_that_only_time_ends_by_their_time(monkeypatch, tmp_path):
+  one, jobs = of_rates(1e-3)
+  monkeypatch.setattr(estimate, '_step_seconds', lambda share: 0.1)
+  steps = {job: {'pretrain': 100, 'finetune': NO_LIMIT} for job in jobs}
+  printed = estimate.describe(one, jobs, steps, [], tmp_path, 1)
+  assert 'steps       100 at most, without stages that only max_seconds ends: 1' in printed
+  (limit,) = (job.config.finetune.max_seconds for job in jobs)
+  assert f'about {duration(10 + limit)} on' in printed
+  assert f'finetune: {limit:g} s of steps of 100 ms' in printed
