@@ -102,11 +102,11 @@ def _line(table, cell, gain) -> dict:
   if gain:
     line |= {
       'gain_over': gain.scratch.row,
-      'gain': gain.interval.estimate,
-      'gain_low': gain.interval.low,
-      'gain_high': gain.interval.high,
-      'gain_p': gain.estimate.p,
-      'gain_p_holm': gain.adjusted,
+      'gain': _finite(gain.interval.estimate),
+      'gain_low': _finite(gain.interval.low),
+      'gain_high': _finite(gain.interval.high),
+      'gain_p': _finite(gain.estimate.p),
+      'gain_p_holm': _finite(gain.adjusted),
     }
   return line
 

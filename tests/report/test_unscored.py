@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import math
 import re
@@ -14,6 +15,7 @@ from lra_spt.report import export
 from lra_spt.report.pages import charts, leaderboard, report, styles
 from lra_spt.report.runs import run_folder
 from lra_spt.report.runs.run import read_run
+from lra_spt.report.statistics import intervals as statistics
 from lra_spt.report.study.any_folder import read_any
 from lra_spt.report.study.arms import score_text
 from lra_spt.report.study.text import text
@@ -99,6 +101,24 @@ def test_numbers_without_meaning_break_no_page(write_run, tmp_path, predictions)
   for form in ('csv', 'json', 'latex', 'markdown'):
     export.text(table, form)
   assert text(table)
+
+
+@pytest.mark.parametrize('scale', [0.0, 3e37])
+def test_predictions_without_any_error_or_sense_break_no_page(write_run, tmp_path, scale):
+  """R2 is 1 for all, or -1e78, whose variance is beyond float32, and the square of that beyond float64."""
+  label_N = (97.3 + 1e-4 * np.arange(30)).astype(np.float32)
+  for regime, seed in itertools.product(('scratch', 'masked'), range(2)):
+    noise_N = np.random.default_rng(seed + 2 * (regime == 'masked')).normal(size=30)
+    prediction_N = (label_N + scale * noise_N).astype(np.float32)
+    value = statistics.r2(label_N, prediction_N)
+    facts = {'metrics': {'test': {'r2': value, 'examples': 30}}}
+    run = write_run(f'{regime}{seed}', classes=0, examples=30, regime=regime, seed=seed, facts=facts)
+    np.savez(run / 'predictions.npz', index=np.arange(30), label=label_N, prediction=prediction_N)
+  table = read_any(tmp_path / 'runs')
+  assert 'do not trust' not in text(table)
+  assert not re.search(r'\d{12}', text(table))
+  report.write(table)
+  assert {line['unscored'] for line in json.loads(export.text(table, 'json'))} == {''}
 
 
 @pytest.mark.parametrize('ends', [(0.0, 0.0), (1e300, 1e300), (0.5, 0.5 + 2**-53), (-1e38, 1.0)])

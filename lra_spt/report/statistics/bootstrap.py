@@ -108,8 +108,10 @@ def parts(cells: Sequence, signs: Sequence[int] = (1,)) -> Parts:
 
 def _satterthwaite(variances, degrees):
   """Degrees of freedom of a sum of independent variances; those of the last where all are 0."""
-  squares = sum(v**2 / d for v, d in zip(variances, degrees, strict=True) if v > 0)
-  return float(sum(variances) ** 2 / squares) if squares > 0 else float(degrees[-1])
+  total = sum(variances)
+  # Of shares, because squares of the variances of an R2 without any sense overflow.
+  squares = sum((v / total) ** 2 / d for v, d in zip(variances, degrees, strict=True) if v > 0)
+  return float(1 / squares) if squares > 0 else float(degrees[-1])
 
 
 def draws(of: Sequence[Parts], *, stream: int = 0, resamples: int = RESAMPLES):
@@ -126,7 +128,8 @@ def draws(of: Sequence[Parts], *, stream: int = 0, resamples: int = RESAMPLES):
   stretch = math.sqrt(count / (count - 1)) * t_quantile(count - 1) / normal_quantile()
   scale_P = [stretch * math.sqrt(p.shared / p.examples) if p.examples > 0 else 0.0 for p in of]
   example_NP = np.stack([scale * p.example_N for scale, p in zip(scale_P, of, strict=True)], 1)
-  example_NP = example_NP.astype(np.float32)
+  size_P = np.maximum(np.abs(example_NP).max(0) / 1e30, 1.0)  # float32, in which sums are fast, ends at 3e38
+  example_NP = (example_NP / size_P).astype(np.float32)
   rng = np.random.default_rng([SEED, stream])
   times_RN = np.empty((max(1, CHUNK // count), count), np.float32)
   drawn_BP = np.empty((resamples, len(of)))
@@ -135,7 +138,7 @@ def draws(of: Sequence[Parts], *, stream: int = 0, resamples: int = RESAMPLES):
     drawn_RN = rng.integers(count, size=now_RN.shape, dtype=np.int32)
     for times_N, drawn_N in zip(now_RN, drawn_RN, strict=True):
       times_N[:] = np.bincount(drawn_N, minlength=count)
-    drawn_BP[start : start + len(now_RN)] = now_RN @ example_NP / count
+    drawn_BP[start : start + len(now_RN)] = now_RN @ example_NP / count * size_P
   for number, p in enumerate(of):
     if p.seeds > 0:
       noise = np.random.default_rng([SEED, stream, *_bits(abs(p.mean), p.seeds)])
@@ -155,7 +158,8 @@ def _t_quantiles(degrees, count):
 
 def _bits(*values):
   """Whole numbers that differ where the values do; so noise does not depend on what else is drawn."""
-  return np.array(values, np.float32).view(np.uint32).tolist()
+  with np.errstate(over='ignore'):
+    return np.array(values, np.float32).view(np.uint32).tolist()
 
 
 def estimates(of: Sequence[Parts], bounds, *, what='test examples', stream=0, resamples=RESAMPLES):

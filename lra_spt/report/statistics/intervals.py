@@ -297,9 +297,8 @@ def pooled(values, same_examples, bounds, what='test examples'):
     example_variance = float(values_SN.mean(axis=0).var()) / max(1, n - 1)
     shared = float(((values_SN - mean) ** 2).sum()) / (seeds * n) ** 2
     variance = max(seed_variance + example_variance - shared, seed_variance, example_variance)
-    rest = variance - seed_variance
-    squares = seed_variance**2 / (seeds - 1) + rest**2 / max(1, n - 1)
-    degrees = variance**2 / squares if squares > 0 else n - 1
+    of_seeds = seed_variance / variance if variance > 0 else 0.0
+    degrees = 1 / (of_seeds**2 / (seeds - 1) + (1 - of_seeds) ** 2 / max(1, n - 1))
     method = f'two-way t interval over {seeds} seeds and the {what} they share'
   else:
     variance, degrees = seed_variance, seeds - 1

@@ -31,7 +31,7 @@ class Score:
     """0.3125 -> '31.2 %' or '0.3125'; None -> a dash. The same for a value that came as float32."""
     if value is None:
       return DASH
-    return percent(value) if self.is_share else minus(f'{value:.4f}')
+    return percent(value) if self.is_share else minus(format(value, _digits(value)))
 
   def limits(self, interval):
     if not interval.known:
@@ -42,7 +42,9 @@ class Score:
 
   def signed(self, difference):
     """A difference with its sign, of accuracies in percentage points; a zero is never negative."""
-    return minus(f'{100 * difference:+z.1f}' if self.is_share else f'{difference:+z.4f}')
+    if self.is_share:
+      return minus(f'{100 * difference:+z.1f}')
+    return minus(format(difference, f'+z{_digits(difference)}'))
 
   def signed_limits(self, interval):
     return f'{self.signed(interval.low)} to {self.signed(interval.high)}' if interval.known else DASH
@@ -60,6 +62,11 @@ class Score:
 ACCURACY = Score('accuracy', 'accuracy', (0.0, 1.0), (-1.0, 1.0), 'always the most frequent class', 1e-6)
 R2 = Score('r2', 'R\u00b2', (-math.inf, 1.0), (-math.inf, math.inf), 'always the mean label', 1e-3)
 SCORES = {score.key: score for score in (ACCURACY, R2)}
+
+
+def _digits(value):
+  """The format of an R2. One that is far from 1 has no sense but a size."""
+  return '.4f' if abs(value) < 1e6 else '.4g'
 
 
 def percent(share):
