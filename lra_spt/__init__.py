@@ -28,10 +28,13 @@ if typing.TYPE_CHECKING:
   from lra_spt.data.tasks import Task, register_task
   from lra_spt.models.registry import register_mixer
   from lra_spt.objectives.registry import register_objective
+  from lra_spt.report.runs.inside import Inside
   from lra_spt.runs.api import Predictions, Restored, Run, build_model, load_config, load_run, train
+  from lra_spt.runs.inside import look_inside
 
 __version__ = '0.1.0'
 __all__ = [
+  'Inside',
   'Predictions',
   'Regime',
   'Restored',
@@ -40,6 +43,7 @@ __all__ = [
   'build_model',
   'load_config',
   'load_run',
+  'look_inside',
   'register_mixer',
   'register_objective',
   'register_regime',
@@ -49,8 +53,10 @@ __all__ = [
 
 # These are imported at their first use, so that `import lra_spt` is fast and needs no jax.
 _PLACES = {
+  'Inside': 'lra_spt.report.runs.inside',
   'Regime': 'lra_spt.config.regimes',
   'Task': 'lra_spt.data.tasks',
+  'look_inside': 'lra_spt.runs.inside',
   'register_mixer': 'lra_spt.models.registry',
   'register_objective': 'lra_spt.objectives.registry',
   'register_regime': 'lra_spt.config.regimes',

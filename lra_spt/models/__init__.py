@@ -97,14 +97,20 @@ class Model(nnx.Module):
   def __call__(
     self, inputs: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None
   ) -> jax.Array:
-    if self.shuffle:
-      rank_L = controls.shuffle_ranks(self.encoder.inputs.length)
-      order_BL, place_BL = controls.reading_order(rank_L, inputs.shape[:2], lengths_B)
-      inputs = controls.rearranged(inputs, order_BL)
+    inputs, place_BL = self.as_read(inputs, lengths_B)
     hidden_BLD = self.encoder(inputs, lengths_B=lengths_B, deterministic=deterministic, rngs=rngs)
     if self.shuffle and self.head.spec.kind not in HEADS:
       hidden_BLD = controls.rearranged(hidden_BLD, place_BL)
     return self.head(hidden_BLD, lengths_B=lengths_B)
+
+  def as_read(self, inputs: jax.Array, lengths_B=None) -> tuple[jax.Array, jax.Array | None]:
+    """The inputs in the order in which the encoder reads them, and the place of each position, int32 [B, L],
+    or None where it reads them as they are."""
+    if not self.shuffle:
+      return inputs, None
+    rank_L = controls.shuffle_ranks(self.encoder.inputs.length)
+    order_BL, place_BL = controls.reading_order(rank_L, inputs.shape[:2], lengths_B)
+    return controls.rearranged(inputs, order_BL), place_BL
 
   def flops(self, length: int) -> int:
     """Floating-point operations of one forward pass over one sequence: 2 per matrix weight and position, plus

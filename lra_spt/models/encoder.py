@@ -114,6 +114,10 @@ class Block(nnx.Module):
       )
     return x_BLD
 
+  def mixer_input(self, x_BLD: jax.Array, *, lengths_B=None) -> jax.Array:
+    """The array [B, L, D] that the mixer reads in evaluation, for the input x of the block."""
+    return self.mixer_norm(x_BLD, lengths_B=lengths_B, deterministic=True) if self.prenorm else x_BLD
+
   def _residual(self, x_BLD, norm, layer, lengths_B, deterministic, rngs, gated=False, read_BLD=None):
     """Adds to x the output of a layer that reads `read_BLD` or, for None, x."""
     normalised = functools.partial(norm, lengths_B=lengths_B, deterministic=deterministic)
@@ -192,6 +196,11 @@ class Encoder(nnx.Module):
     Raises:
       ConfigError: L exceeds the length of `InputSpec`, or C is not its number of channels.
     """
+    x_BLD = self.embedded(inputs)
+    return self.transformed(x_BLD, lengths_B=lengths_B, deterministic=deterministic, rngs=rngs)
+
+  def embedded(self, inputs: jax.Array) -> jax.Array:
+    """Embeds the inputs and adds their positions: float32 [B, L, D]. Raises as a call does."""
     length = inputs.shape[1]
     if length > self.inputs.length:
       raise ConfigError(
@@ -210,9 +219,21 @@ class Encoder(nnx.Module):
         else self.position[...][:length]
       )
       x_BLD = x_BLD + positions_LD[None]
+    return x_BLD
+
+  def transformed(
+    self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None
+  ) -> jax.Array:
+    """Returns the hidden states float32 [B, L, D] of embedded inputs."""
     x_BLD = self.dropout(x_BLD, deterministic=deterministic, rngs=fold_rows(rngs, self.depth))
     x_BLD = self._blocks(x_BLD, lengths_B, deterministic, rngs)
     return self.norm(x_BLD, lengths_B=lengths_B, deterministic=deterministic) if self.has_norm else x_BLD
+
+  def layer(self, number: int | jax.Array) -> Block:
+    """The block of one layer, from 0."""
+    graphdef, state = nnx.split(self.blocks)
+    take = lambda stacked: lax.dynamic_index_in_dim(stacked, number, keepdims=False)  # noqa: E731
+    return nnx.merge(graphdef, jax.tree.map(take, state))
 
   def _blocks(self, x_BLD, lengths_B, deterministic, rngs):
     loop = executions.loops(self.execution, deterministic)

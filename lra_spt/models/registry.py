@@ -44,6 +44,9 @@ Optional methods:
 - `init_state(batch_size) -> state` and `step(state, x_BD) -> (state, y_BD)`: the recurrent form of a causal
   mixer.
 - `max_kernel(length) -> float32 [length]`: the largest absolute kernel value per lag (`lra-spt kernels`).
+- `attention_weights(x_BLD, *, lengths_B) -> float32 [B, H, L, L]`: for softmax attention, the weight of every
+  key (last axis) for every query and head, 0 where a key is hidden and above 0 elsewhere (`lra-spt inside`).
+  None if this form of the mixer has no such weights.
 - `redrawn()`, also of submodules: called after `model.random_init` has changed parameters. In a model these
   have a leading axis of layers.
 

@@ -76,7 +76,7 @@ def build_model(config, stage: str = 'finetune') -> Model:
   Raises:
     ConfigError: an unknown task, mixer or key, or an unusable value.
   """
-  built, mesh = _stage(stages_of(resolve(config)), stage, 'the config'), _one_device()
+  built, mesh = _stage(stages_of(resolve(config)), stage, 'the config'), one_device()
   with jax.set_mesh(mesh):
     state = built.fresh_state(mesh)
   return built.model.merge(state['params'], state['stats'])
@@ -97,13 +97,7 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
       data_dir is needed but unknown.
     CheckpointError: nothing was evaluated yet, or the checkpoint is damaged.
   """
-  workdir = run_folder.folder_of(workdir, 'workdir')
-  if not (workdir / run_folder.CONFIG).exists():
-    if (workdir / run_folder.RESULT).exists() and run_folder.read_result(workdir).get('recorded'):
-      raise MissingFile(
-        f'{workdir} holds predictions recorded from elsewhere, without a model; load another run.'
-      )
-    raise MissingFile(f'{workdir} holds no run (it has no {run_folder.CONFIG}); give the workdir of a run')
+  workdir = folder_of_run(workdir)
   spec = stored_run(workdir)
   if (workdir / run_folder.RESULT).exists():
     runtime = run_folder.read_result(workdir).get('runtime') or {}
@@ -119,10 +113,22 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
     )
   if measured(built):
     built = normalised({stage: built}, _open(workdir, built.task, 'train', data_dir))[stage]
-  mesh = _one_device()
+  mesh = one_device()
   with jax.set_mesh(mesh):
     best = built.best_state(folder, mesh)
   return Run(workdir, spec, built, int(best['step']), best['params'], best['stats'], data_dir)
+
+
+def folder_of_run(workdir) -> pathlib.Path:
+  """The absolute path of a folder that holds a run with a model. Raises MissingFile for any other folder."""
+  workdir = run_folder.folder_of(workdir, 'workdir')
+  if (workdir / run_folder.CONFIG).exists():
+    return workdir
+  if (workdir / run_folder.RESULT).exists() and run_folder.read_result(workdir).get('recorded'):
+    raise MissingFile(
+      f'{workdir} holds predictions recorded from elsewhere, without a model; load another run.'
+    )
+  raise MissingFile(f'{workdir} holds no run (it has no {run_folder.CONFIG}); give the workdir of a run')
 
 
 def _open(workdir, task: Task, split: str, data_dir) -> examples_lib.Examples:
@@ -150,7 +156,8 @@ def _stage(stages: dict[str, Built], stage: str, where: str) -> Built:
   return stages[stage]
 
 
-def _one_device():
+def one_device():
+  """The mesh of the first device of this process."""
   sharding.all_devices()  # raises a sentence if JAX_PLATFORMS is wrong
   return sharding.make_mesh(devices=jax.local_devices()[:1])
 
@@ -272,7 +279,7 @@ class Run:
       raise ConfigError(f'batch_size is {batch_size}; choose at least 1, or 0 for that of training')
     size = min(batch_size or self.built.spec.batch_size, count)
     parts = []
-    with settings.fixed(self.spec.runtime.matmul_precision), jax.set_mesh(_one_device()):
+    with settings.fixed(self.spec.runtime.matmul_precision), jax.set_mesh(one_device()):
       for start in range(0, count, size):
         batch = gather(np.minimum(np.arange(start, start + size), count - 1))  # padded with the last example
         answers = jax.tree.map(np.asarray, self._answers(self.params, self.stats, batch))
@@ -299,7 +306,7 @@ class Run:
     """
     if self.stage != 'finetune':
       raise ConfigError(f'{self!r} has no answers to be scored; load the stage finetune')
-    examples, mesh = self.examples(split), _one_device()
+    examples, mesh = self.examples(split), one_device()
     with settings.fixed(self.spec.runtime.matmul_precision), jax.set_mesh(mesh):
       state = {'params': self.params, 'stats': self.stats}
       (answer,) = evaluator_of(self.built, mesh).of_each(state, examples, [self.built.seed], predictions=True)

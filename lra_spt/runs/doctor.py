@@ -17,7 +17,7 @@ import tqdm
 from lra_spt import files
 from lra_spt.data import fingerprints, prepared
 from lra_spt.errors import CheckpointError, DamagedFile, FileAccessError, MissingFile, UserError
-from lra_spt.report.runs import restored, run_folder, unfinished
+from lra_spt.report.runs import inside, restored, run_folder, unfinished
 from lra_spt.report.runs import run as runs
 from lra_spt.report.study import notes
 from lra_spt.report.study import record as studies
@@ -111,6 +111,8 @@ def _examine_run(folder, health):
     )
   if (folder / run_folder.KERNELS).exists():
     health.attempt(runs.read_kernels, folder / run_folder.KERNELS)
+  if (folder / run_folder.INSIDE).exists():
+    health.attempt(inside.read_inside, folder / run_folder.INSIDE)
   health.attempt(restored.read_restored, folder)
 
 

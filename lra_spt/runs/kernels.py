@@ -77,7 +77,7 @@ def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags
   trained, best = _best(folder, [stages[stage]] if stage else list(stages.values()))
   arrays = {'start': _initial_arrays(first, _first_seed(folder, spec)), trained: best['arrays']}
   initial, learned = (
-    _max_kernels(stacked, nnx.graphdef(mixer), length, f'{folder.name}, {name}')
+    max_kernels(stacked, nnx.graphdef(mixer), length, f'{folder.name}, {name}')
     for name, stacked in arrays.items()
   )
   row = 0 if spec.model.shuffle else _image_row(first.task)
@@ -147,7 +147,7 @@ def _max_kernel(arrays, layer, *, graphdef, length):
   return nnx.merge(graphdef, arrays).max_kernel(length)
 
 
-def _max_kernels(arrays, graphdef, length: int, name: str) -> np.ndarray:
+def max_kernels(arrays, graphdef, length: int, name: str) -> np.ndarray:
   """Returns float64 [layers, L], NaN where a kernel is not finite; computes one layer at a time to save
   memory."""
   depth = jax.tree.leaves(arrays)[0].shape[0]

@@ -10,6 +10,7 @@ from lra_spt.cli import main as cli
 from lra_spt.errors import DamagedFile
 from lra_spt.files import checksums
 from lra_spt.report.runs import restored, run_folder
+from lra_spt.report.runs.inside import Inside
 from lra_spt.report.runs.run import Kernels, read_run
 from lra_spt.report.study.any_folder import read_any
 
@@ -47,6 +48,8 @@ def folder(write_run):
   decay = np.exp(-np.arange(9)[None] / 3)
   kernels = Kernels('finetune', 3, 'structured', 0, 9, (1,), decay, 2 * decay)
   (bad / 'kernels.json').write_text(kernels.to_json())
+  inside = Inside(4, {'scratch': 3}, {'scratch': np.full(9, 1 / 9)}, {}, None, {}, None, {})
+  (bad / 'inside.json').write_text(inside.to_json())
   images = np.zeros((2, 16), np.uint8)
   found = restored.RestoredInputs(np.arange(2, dtype=np.int32), images, images == 0, images, np.int32(3))
   restored.write_restored(bad, found)
@@ -80,7 +83,7 @@ def test_a_folder_of_good_files_is_reported(folder, capsys):
   assert 'left out' not in printed
 
 
-JSON = ('result.json', 'config.json', 'failure.json', 'kernels.json', f'{STAGE}/stage.json')
+JSON = ('result.json', 'config.json', 'failure.json', 'kernels.json', 'inside.json', f'{STAGE}/stage.json')
 
 
 @pytest.mark.parametrize('name', [*JSON, 'predictions.npz', 'restored.npz', f'{STAGE}/metrics.jsonl'])
@@ -127,6 +130,15 @@ WRONG = {
   'config.json': [{'sha256': {'config.json': '0'}}],
   'failure.json': [{'error': 3}],
   'kernels.json': [{'lags': '9'}, {'shown': [10**400]}, {'learned': [['x'] * 9]}],
+  'inside.json': [
+    {'examples': '4'},
+    {'steps': {'scratch': None}},
+    {'field': {'other': [1.0]}},
+    {'field': {'scratch': [None] * 9}},
+    {'attention': {'scratch': [[[1.0] * 9]]}},
+    {'kernels': {'scratch': [[1.0] * 8]}},
+    {'spans': 3},
+  ],
   f'{STAGE}/stage.json': [
     {'steps': None},
     {'metrics': {'loss': '1'}},

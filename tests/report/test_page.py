@@ -9,6 +9,7 @@ import pytest
 from lra_spt.errors import DamagedFile
 from lra_spt.report.pages import charts, colours, report, styles
 from lra_spt.report.runs import restored
+from lra_spt.report.runs.inside import Inside, read_inside
 from lra_spt.report.runs.run import Kernels
 from lra_spt.report.study.any_folder import read_any
 from lra_spt.report.study.text import conclusions, text
@@ -95,6 +96,43 @@ def test_kernels_are_shown_for_the_runs_that_have_them(write_run, tmp_path):
   page = page_of(tmp_path)
   assert f'{HOSTILE}, masked self-pretraining, seed 0' in page.words
   assert 'Layer 1: 90 % within 5 lags, at the start 90 % within 40 lags' in page.words
+
+
+def test_insides_are_shown_and_come_back_from_their_file(write_run, tmp_path):
+  states = {'initial': 0, 'pretrained': 1200, 'finetuned': 90, 'scratch': 80}
+  field = np.array([0.5, 0.25, 0.125, 0.125])
+  weights = np.full((6, 2, 4), 0.25)
+  weights[..., 3] = np.nan  # no pair is so far apart
+  inside = Inside(
+    8,
+    states,
+    dict.fromkeys(states, field),
+    dict.fromkeys(states, weights),
+    np.full(4, 0.25),
+    {state: np.full((6, 2), 1.5 + step) for state, step in states.items()},
+    1.25,
+    dict.fromkeys(states, np.ones((6, 4))),
+    f'Left out: {HOSTILE}',
+  )
+  folder = write_run('a', model=HOSTILE, regime='masked')
+  write_run('b', model=HOSTILE)
+  (folder / 'inside.json').write_text(inside.to_json())
+  again = read_inside(folder / 'inside.json')
+  for name, value in vars(inside).items():
+    jax_free = value if isinstance(value, dict) else {'': value}
+    stored = getattr(again, name) if isinstance(value, dict) else {'': getattr(again, name)}
+    assert jax_free.keys() == stored.keys()
+    for key in stored:
+      np.testing.assert_array_equal(stored[key], jax_free[key])
+  assert inside.reach('scratch') == 3
+  page = page_of(tmp_path)
+  assert f'{HOSTILE}, masked self-pretraining, seed 0' in page.words
+  assert f'Left out: {HOSTILE}' in page.words
+  for words in ('Receptive field', 'Attention, layer 1', 'Kernel, layer 5', 'Layer 6, head 2', 'step 1,200'):
+    assert words in page.words
+  assert page.words.index('Attention, layer 5') < page.words.index('Numbers, and every head')
+  assert page.words.index('Numbers, and every head') < page.words.index('Attention, layer 6')
+  assert all(name in page.words for name in ('at the start', 'trained from scratch', 'uniform attention'))
 
 
 def test_kernels_that_proved_themselves_are_named(write_run, tmp_path):

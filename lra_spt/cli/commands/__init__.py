@@ -17,6 +17,7 @@ COMMANDS = {  # name: its line in the help
   'selftest': 'compare, time and choose the kernels that a config can use on this machine',
   'compile': 'compile the train step for a TPU slice without having one: memory and cost',
   'kernels': 'plot the convolution kernels of a run, learned and initial: kernels.png',
+  'inside': 'measure how far the model of a run reads, by distance: inside.json',
   'report': 'write report.html from all runs under a folder',
   'export': 'export a table of runs (CSV, JSON, LaTeX, Markdown) or an encoder (safetensors)',
   'doctor': 'check that runs and prepared sets are intact: every checksum, every format',

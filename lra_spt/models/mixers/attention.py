@@ -9,7 +9,7 @@ from flax import nnx
 from lra_spt.errors import ConfigError
 from lra_spt.models.layers import linear
 from lra_spt.models.registry import NotNegative, register_mixer
-from lra_spt.ops.attention import Causal, Full, Neighbours
+from lra_spt.ops.attention import Causal, Full, Neighbours, attention_weights
 from lra_spt.ops.attention.patterns import visible_pairs
 from lra_spt.ops.attention.sharded import sharded_attention
 from lra_spt.ops.rotary import rotary
@@ -88,21 +88,27 @@ class Attention(nnx.Module):
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
     del deterministic, rngs  # the paper's models use no attention dropout
-    B, L, D = x_BLD.shape
-    q_BLHK, k_BLHK, v_BLHK = (
-      p(x_BLD).reshape(B, L, self.heads, D // self.heads) for p in (self.query, self.key, self.value)
-    )
+    q_BLHK, k_BLHK, v_BLHK = self._projected(x_BLD, self.query, self.key, self.value)
+    seen = self._seen(lengths_B)
+    y_BLHK = sharded_attention(q_BLHK, k_BLHK, v_BLHK, implementation=self.implementation, **seen)
+    return self.out(y_BLHK.reshape(x_BLD.shape))
+
+  def attention_weights(self, x_BLD: jax.Array, *, lengths_B=None) -> jax.Array:
+    """a_ts of every head, [B, H, L, L], see `lra_spt.ops.attention.attention_weights`."""
+    q_BLHK, k_BLHK = self._projected(x_BLD, self.query, self.key)
+    return attention_weights(q_BLHK, k_BLHK, **self._seen(lengths_B))
+
+  def _projected(self, x_BLD, *projections):
+    """Returns the projections [B, L, H, K] of x, those of queries and keys turned by their positions."""
+    heads = (*x_BLD.shape[:2], self.heads, x_BLD.shape[2] // self.heads)
+    q_BLHK, k_BLHK, *v_BLHK = (projection(x_BLD).reshape(heads) for projection in projections)
     if self.rotary:
       q_BLHK, k_BLHK = rotary(q_BLHK, turned=self.turned), rotary(k_BLHK, turned=self.turned)
-    y_BLHK = sharded_attention(
-      q_BLHK,
-      k_BLHK,
-      v_BLHK,
-      pattern=self.pattern,
-      kv_lengths_B=None if self.attend_to_padding else lengths_B,
-      implementation=self.implementation,
-    )
-    return self.out(y_BLHK.reshape(B, L, D))
+    return q_BLHK, k_BLHK, *v_BLHK
+
+  def _seen(self, lengths_B):
+    """Returns which keys a query sees, as arguments of attention."""
+    return {'pattern': self.pattern, 'kv_lengths_B': None if self.attend_to_padding else lengths_B}
 
   def flops(self, length: int) -> int:
     """Scores and weighted sum: 4 K operations per head and visible pair of query and key."""

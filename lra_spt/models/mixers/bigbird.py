@@ -10,7 +10,7 @@ from lra_spt.distributed.sharding import rows_island
 from lra_spt.errors import ConfigError
 from lra_spt.models.projections import HeadProjections
 from lra_spt.models.registry import NotNegative, Positive, register_mixer
-from lra_spt.ops.attention import BlockTable, HeadTables, attention
+from lra_spt.ops.attention import BlockTable, HeadTables, attention, attention_weights
 from lra_spt.ops.attention.patterns import visible_pairs
 from lra_spt.ops.attention.sharded import sharded_attention
 
@@ -85,6 +85,15 @@ class BigBird(HeadProjections):
       *arrays, pattern=self.pattern, kv_lengths_B=lengths_B, implementation=self.implementation
     )
     return self.merge(y_BLHK)
+
+  def attention_weights(self, x_BLD: jax.Array, *, lengths_B=None) -> jax.Array | None:
+    """a_ts of every head, [B, H, L, L], see `lra_spt.ops.attention.attention_weights`; None for the
+    bidirectional form of the published code, which attends to padding."""
+    if self.filled:
+      return None
+    return attention_weights(
+      *self.project(x_BLD, 'query', 'key'), pattern=self.pattern, kv_lengths_B=lengths_B
+    )
 
   def _with_padding(self, q_BLHK, k_BLHK, v_BLHK, lengths_B):
     """Attends to padding that counts as valid. Its keys and values are 0, so all scores with it are 0."""

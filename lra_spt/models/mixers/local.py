@@ -9,7 +9,7 @@ from flax import nnx
 from lra_spt.models.layers import valid_positions
 from lra_spt.models.projections import HeadProjections
 from lra_spt.models.registry import NotNegative, Positive, register_mixer
-from lra_spt.ops.attention import Neighbours
+from lra_spt.ops.attention import Neighbours, attention_weights
 from lra_spt.ops.attention.patterns import visible_pairs
 from lra_spt.ops.attention.sharded import sharded_attention
 
@@ -77,6 +77,15 @@ class Local(HeadProjections):
       implementation=self.implementation,
     )
     return self.merge(y_BLHK)
+
+  def attention_weights(self, x_BLD: jax.Array, *, lengths_B=None) -> jax.Array | None:
+    """a_ts of every head, [B, H, L, L], see `lra_spt.ops.attention.attention_weights`; None for the
+    bidirectional form of the published code."""
+    if self.in_columns:
+      return None
+    return attention_weights(
+      *self.project(x_BLD, 'query', 'key'), pattern=self.pattern, kv_lengths_B=lengths_B
+    )
 
   def flops(self, length: int) -> int:
     """Scores and weighted sum: 4 K operations per head and visible pair of query and key."""

@@ -10,7 +10,7 @@ from flax import nnx
 from lra_spt.distributed.sharding import rows_island
 from lra_spt.models.projections import HeadProjections
 from lra_spt.models.registry import NotNegative, Positive, register_mixer
-from lra_spt.ops.attention import Causal, Full, Window, attention, merged
+from lra_spt.ops.attention import Causal, Full, Window, attention, attention_weights, merged
 from lra_spt.ops.attention.sharded import sharded_attention
 
 
@@ -74,6 +74,15 @@ class Longformer(HeadProjections):
     arrays += self.project(x_BLD[:, : self.global_tokens], 'query_global')
     arrays += self.project(x_BLD, 'key_global', 'value_global')
     return self.merge(rows_island(self._with_global)(*arrays, lengths_B))
+
+  def attention_weights(self, x_BLD: jax.Array, *, lengths_B=None) -> jax.Array | None:
+    """a_ts of every head, [B, H, L, L], see `lra_spt.ops.attention.attention_weights`; None with global
+    tokens."""
+    if self.global_tokens:
+      return None
+    return attention_weights(
+      *self.project(x_BLD, 'query', 'key'), pattern=self.pattern, kv_lengths_B=lengths_B
+    )
 
   def _with_global(self, q_BLHK, k_BLHK, v_BLHK, q_BGHK, k_global_BLHK, v_global_BLHK, lengths_B):
     B, G = q_BGHK.shape[:2]

@@ -16,7 +16,7 @@ from lra_spt.errors import ConfigError
 from lra_spt.models.layers import Dropout, Linear
 from lra_spt.models.registry import NotNegative, Positive, register_mixer
 from lra_spt.models.ssm import LongConvolution, group, of_channels
-from lra_spt.ops.attention import Causal, Full, Neighbours
+from lra_spt.ops.attention import Causal, Full, Neighbours, attention_weights
 from lra_spt.ops.attention.patterns import visible_pairs
 from lra_spt.ops.attention.sharded import sharded_attention
 from lra_spt.ops.laplace_attention import laplace_attention
@@ -184,6 +184,22 @@ class Mega(nnx.Module):
     self.bias = nnx.Param(normal(rngs.params(), shape))
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None):
+    u_BLD, q_BLZ, k_BLZ, r_BLV, c_BLD = self._projected(x_BLD, lengths_B, deterministic, rngs)
+    y_BLV = self._attend(q_BLZ, k_BLZ, jax.nn.silu(self.value(x_BLD)), lengths_B)
+    h_BLD = jax.nn.silu(c_BLD + self.hidden(y_BLV * jax.nn.silu(r_BLV)))
+    return h_BLD, jax.nn.sigmoid(u_BLD)
+
+  def attention_weights(self, x_BLD: jax.Array, *, lengths_B=None) -> jax.Array | None:
+    """The weights of the one head, [B, 1, L, L], see `lra_spt.ops.attention.attention_weights`; None for
+    laplace, whose weights do not sum to 1."""
+    if self.function != 'softmax':
+      return None
+    _, q_BLZ, k_BLZ, _, _ = self._projected(x_BLD, lengths_B, True, None)
+    call = {'pattern': self._pattern, 'kv_lengths_B': lengths_B, 'bias_HR': self.bias_by_distance()[None]}
+    return attention_weights(q_BLZ[:, :, None], k_BLZ[:, :, None], **call)
+
+  def _projected(self, x_BLD, lengths_B, deterministic, rngs):
+    """Returns u, queries, keys, r and c."""
     m_BLD = self.moving_average(x_BLD, lengths_B=lengths_B, deterministic=deterministic, rngs=rngs)
     m_BLD = self.dropout(m_BLD, deterministic=deterministic, rngs=rngs)
     D, Z, V = self.sizes
@@ -193,9 +209,7 @@ class Mega(nnx.Module):
       z_BLZ * scale_Z.astype(z_BLZ.dtype)[None, None] + shift_Z.astype(z_BLZ.dtype)[None, None]
       for scale_Z, shift_Z in zip(self.scale[...], self.shift[...], strict=True)
     )
-    y_BLV = self._attend(q_BLZ, k_BLZ, jax.nn.silu(self.value(x_BLD)), lengths_B)
-    h_BLD = jax.nn.silu(c_BLD + self.hidden(y_BLV * jax.nn.silu(r_BLV)))
-    return h_BLD, jax.nn.sigmoid(u_BLD)
+    return u_BLD, q_BLZ, k_BLZ, r_BLV, c_BLD
 
   def bias_by_distance(self) -> jax.Array:
     """The bias of every distance from query to key, from 1 - P to P - 1, for chunks of P positions: float32

@@ -17,7 +17,7 @@ from lra_spt.models.layers import linear
 from lra_spt.models.mixers.s4 import S4
 from lra_spt.models.projections import HeadProjections
 from lra_spt.models.registry import register_mixer
-from lra_spt.ops.attention import Window
+from lra_spt.ops.attention import Window, attention_weights
 from lra_spt.ops.attention.patterns import visible_pairs
 from lra_spt.ops.attention.sharded import sharded_attention
 
@@ -109,12 +109,11 @@ class Spade(HeadProjections):
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
     del deterministic, rngs  # no attention dropout, as in the other Transformers
-    bias_HR = self.bias[...][np.asarray(self.bucket_of)].T
     y_BLHK = sharded_attention(
       *self.project(x_BLD, 'query', 'key', 'value'),
       pattern=self.pattern,
       kv_lengths_B=lengths_B,
-      bias_HR=bias_HR,
+      bias_HR=self._bias_HR,
       implementation=self.implementation,
     )
     local_BLD = self.merge(y_BLHK)
@@ -127,6 +126,15 @@ class Spade(HeadProjections):
 
     alone = lambda state, x_BLD, local_BLD, lengths_B: local_BLD  # noqa: E731
     return lax.cond(self.is_first[...], both, alone, state, x_BLD, local_BLD, lengths_B)
+
+  def attention_weights(self, x_BLD: jax.Array, *, lengths_B=None) -> jax.Array:
+    """The weight of v_s in a_t, [B, H, L, L], see `lra_spt.ops.attention.attention_weights`."""
+    call = {'pattern': self.pattern, 'kv_lengths_B': lengths_B, 'bias_HR': self._bias_HR}
+    return attention_weights(*self.project(x_BLD, 'query', 'key'), **call)
+
+  @property
+  def _bias_HR(self):
+    return self.bias[...][np.asarray(self.bucket_of)].T
 
   def flops(self, length: int) -> int:
     """Scores and weighted sum: 4 K operations per head and visible pair of query and key. Each layer also has

@@ -29,6 +29,7 @@ __all__ = [
   'Pattern',
   'Window',
   'attention',
+  'attention_weights',
   'merged',
 ]
 
@@ -127,17 +128,46 @@ def attention(
     chosen = _chosen(implementation, hidden, q_BLHK, k_BMHK, v_BMHV, **call)
     return chosen(q_BLHK, k_BMHK, v_BMHV, kv_lengths_B=kv_lengths_B, kv_starts_B=kv_starts_B, **call)
 
+  return _by_head(attend, pattern, 2, q_BLHK, k_BMHK, v_BMHV, bias_HR=bias_HR)
+
+
+def _by_head(function, pattern, axis, *arrays, bias_HR):
+  """Calls function(*arrays, bias_HR, pattern), for `HeadTables` head by head: axis `axis` of the results."""
   if not isinstance(pattern, HeadTables):
-    return attend(q_BLHK, k_BMHK, v_BMHV, bias_HR, pattern)
+    return function(*arrays, bias_HR, pattern)
   heads = [
-    attend(
-      *(x[:, :, h : h + 1] for x in (q_BLHK, k_BMHK, v_BMHV)),
-      None if bias_HR is None else bias_HR[h : h + 1],
-      table,
-    )
+    function(*(x[:, :, h : h + 1] for x in arrays), None if bias_HR is None else bias_HR[h : h + 1], table)
     for h, table in enumerate(pattern.tables)
   ]
-  return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), *heads)
+  return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=axis), *heads)
+
+
+def attention_weights(
+  q_BLHK: jax.Array,
+  k_BMHK: jax.Array,
+  *,
+  pattern: Pattern | HeadTables,
+  kv_lengths_B: jax.Array | None = None,
+  bias_HR: jax.Array | None = None,
+) -> jax.Array:
+  """The weights with which `attention` sums values, for looking at them; memory grows with L * M.
+
+  Args: see `attention`.
+
+  Returns:
+    Array [B, H, L, M] in the dtype of statistics. Over the keys that a query sees, weights are above 0 and
+    sum to 1; those of hidden keys are 0.
+
+  Raises:
+    ValueError: as for `attention`.
+  """
+  _check(q_BLHK, k_BMHK, k_BMHK, kv_lengths_B, None)
+
+  def weights(q_BLHK, k_BMHK, bias_HR, pattern):
+    call = {'pattern': pattern, 'kv_lengths_B': kv_lengths_B, 'bias_HR': bias_HR}
+    return reference.reference_weights(q_BLHK, k_BMHK, **call)
+
+  return _by_head(weights, pattern, 1, q_BLHK, k_BMHK, bias_HR=bias_HR)
 
 
 def merged(*parts: tuple[jax.Array, jax.Array]) -> jax.Array:

@@ -26,9 +26,27 @@ def reference_attention(
   bias_HR=None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
   """See `attention`; memory grows with L * M."""
+  call = {'kv_lengths_B': kv_lengths_B, 'kv_starts_B': kv_starts_B, 'q_offset': q_offset, 'bias_HR': bias_HR}
+  weights_BHLM, _, logsumexp_BHL = _softmax(q_BLHK, k_BMHK, pattern=pattern, **call)
+  v_BMHV, dtype = v_BMHV.astype(weights_BHLM.dtype), q_BLHK.dtype
+  out_BLHV = jnp.einsum('bhlm,bmhv->blhv', weights_BHLM, v_BMHV).astype(dtype)
+  return (out_BLHV, jnp.swapaxes(logsumexp_BHL, 1, 2)) if return_logsumexp else out_BLHV
+
+
+def reference_weights(q_BLHK, k_BMHK, *, pattern, kv_lengths_B=None, bias_HR=None) -> jax.Array:
+  """See `attention_weights`."""
+  weights_BHLM, visible_BHLM, _ = _softmax(
+    q_BLHK, k_BMHK, pattern=pattern, kv_lengths_B=kv_lengths_B, bias_HR=bias_HR
+  )
+  least = jnp.finfo(weights_BHLM.dtype).tiny  # a weight that rounds to 0 is not that of a hidden key
+  return jnp.where(visible_BHLM, jnp.maximum(weights_BHLM, least), 0)
+
+
+def _softmax(q_BLHK, k_BMHK, *, pattern, kv_lengths_B=None, kv_starts_B=None, q_offset=0, bias_HR=None):
+  """Returns the weights and which keys are visible, [B, H, L, M], and the logsumexp of scores, [B, H, L]."""
   dtype = np.promote_types(q_BLHK.dtype, np.float32)
   (_, length, _, width), keys = q_BLHK.shape, k_BMHK.shape[1]
-  q, k, v = (x.astype(dtype) for x in (q_BLHK, k_BMHK, v_BMHV))
+  q, k = q_BLHK.astype(dtype), k_BMHK.astype(dtype)
   scores_BHLM = jnp.einsum('blhk,bmhk->bhlm', q, k) * width**-0.5
   if bias_HR is not None:
     distance_LM = np.arange(keys)[None] - np.arange(length)[:, None] - jnp.asarray(q_offset, jnp.int32)
@@ -47,8 +65,5 @@ def reference_attention(
   largest = lax.stop_gradient(scores_BHLM.max(axis=-1, keepdims=True))
   weights_BHLM = jnp.where(visible_BHLM, jnp.exp(scores_BHLM - largest), 0)
   total = jnp.maximum(weights_BHLM.sum(axis=-1, keepdims=True), jnp.finfo(dtype).tiny)
-  out_BLHV = jnp.einsum('bhlm,bmhv->blhv', weights_BHLM / total, v).astype(q_BLHK.dtype)
-  if not return_logsumexp:
-    return out_BLHV
   logsumexp_BHL1 = jnp.where(visible_BHLM.any(-1, keepdims=True), largest + jnp.log(total), -jnp.inf)
-  return out_BLHV, jnp.swapaxes(logsumexp_BHL1[..., 0], 1, 2)
+  return weights_BHLM / total, visible_BHLM, logsumexp_BHL1[..., 0]

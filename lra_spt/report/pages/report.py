@@ -5,7 +5,7 @@ import shlex
 
 from lra_spt.config import loading
 from lra_spt.report import published
-from lra_spt.report.pages import curves, document, picture
+from lra_spt.report.pages import curves, document, inside, picture
 from lra_spt.report.pages.sections import compared_sections, cost, kernels, restored_inputs, run_settings
 from lra_spt.report.pages.study_figures import figures
 from lra_spt.report.runs import run_folder
@@ -53,6 +53,7 @@ def view(table: tables.ResultTable, story: str = '') -> dict:
     'compared': compared_sections(table.findings),
     'curves': curves.of_table(table),
     'kernels': kernels(table),
+    'inside': inside.sections(table),
     'restored': restored_inputs(table),
     'cost': cost(table),
     'how': run_settings(table.runs),

@@ -14,7 +14,7 @@ from lra_spt.config.values import is_number
 from lra_spt.data import scorable
 from lra_spt.errors import DamagedFile, MissingFile
 from lra_spt.files import checksums
-from lra_spt.report.runs import restored, run_folder
+from lra_spt.report.runs import inside, restored, run_folder
 from lra_spt.report.runs.arm_key import SHUFFLED, key_of
 from lra_spt.report.statistics import intervals as statistics
 from lra_spt.report.statistics.scores import SCORES
@@ -207,6 +207,12 @@ class FinishedRun:
     path = self.path / run_folder.KERNELS
     return read_kernels(path) if path.exists() else None
 
+  @functools.cached_property
+  def inside(self):
+    """Inside from inside.json, which `lra-spt inside` writes; None without one."""
+    path = self.path / run_folder.INSIDE
+    return inside.read_inside(path) if path.exists() else None
+
   def stage_folder(self, stage):
     """Where the files of a stage lie, None where that is not known."""
     named = self.result['stages'][stage].get('folder')
@@ -291,7 +297,7 @@ def read_whole(folder):
     if place is not None:
       run_folder.read_stage(place)
       run_folder.check_metrics(place)
-  _ = run.predictions, run.curves, run.kernels
+  _ = run.predictions, run.curves, run.kernels, run.inside
   restored.read_restored(run.path)
   return run
 

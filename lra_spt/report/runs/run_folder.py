@@ -10,6 +10,7 @@ pretrain-HASH/, finetune-HASH/   one folder per stage, named by the hash of what
 result.json, predictions.npz     written when the run is done
 failure.json                     why the last attempt ended, if this can be fixed
 kernels.json, kernels.png        by `lra-spt kernels`
+inside.json                      by `lra-spt inside`
 compilation_cache/               compiled programs, for the next start (unless LRA_SPT_CACHE names another
                                  folder)
 log.txt                          output of the processes of a study's run, of all attempts
@@ -36,8 +37,8 @@ from lra_spt.files import checksums
 from lra_spt.report.runs import schema
 
 CONFIG, STAGE, RESULT, PREDICTIONS = 'config.json', 'stage.json', 'result.json', 'predictions.npz'
-FAILURE, METRICS, KERNELS = 'failure.json', 'metrics.jsonl', 'kernels.json'
-COMPUTED = 'computed.json'
+FAILURE, METRICS, COMPUTED = 'failure.json', 'metrics.jsonl', 'computed.json'
+KERNELS, INSIDE = 'kernels.json', 'inside.json'
 LOG = 'log.txt'
 LINK = '.link'  # suffix of a note that takes the place of a symbolic link
 COMPILED = 'compilation_cache'  # of programs, in a folder of runs
