@@ -186,7 +186,7 @@ def test_a_regression_answers_in_units_of_its_label(config, tmp_path):
   with ours.unlocked():
     ours.task = 'beats'
   built = build(resolve(ours), 'finetune')
-  state = built.fresh_state(api._one_device())
+  state = built.fresh_state(api.one_device())
   run = lra_spt.Run(tmp_path, ours, built, 0, state['params'], state['stats'], None)
   x_BL = np.random.default_rng(0).normal(5, 2, (19, 24))
   answers = run.predict(x_BL)
