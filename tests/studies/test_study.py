@@ -449,6 +449,7 @@ def test_a_part_keeps_what_was_found_for_the_others(tmp_path, repository):
 def test_a_dry_run_counts_stages_that_only_time_ends_by_their_time(monkeypatch, tmp_path):
   one, jobs = of_rates(1e-3)
   monkeypatch.setattr(estimate, '_step_seconds', lambda share: 0.1)
+  monkeypatch.setattr(estimate, 'MOST_FLOPS', {'cpu': 1e15})
   steps = {job: {'pretrain': 100, 'finetune': NO_LIMIT} for job in jobs}
   printed = estimate.describe(one, jobs, steps, [], tmp_path, 1)
   assert 'steps       100 at most, without stages that only max_seconds ends: 1' in printed
