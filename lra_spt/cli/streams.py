@@ -6,6 +6,7 @@ import os
 import sys
 
 from lra_spt.errors import touching
+from lra_spt.files.streams import open_missing
 
 ANY_BYTE = ('utf-8', 'surrogateescape')  # prints all letters, and file names of any bytes
 
@@ -17,10 +18,9 @@ def prepare() -> None:
   On standard output a letter that the encoding lacks becomes '?'; standard error handles that by itself. A
   terminal that is closed later swallows what is printed, so that the command can save or go on without it.
   """
+  open_missing()
   for name in ('stdout', 'stderr'):
-    if getattr(sys, name) is None:
-      setattr(sys, name, open(os.devnull, 'w', encoding='utf-8'))
-    elif (stream := getattr(sys, name)).isatty() and isinstance(stream, io.TextIOWrapper):
+    if (stream := getattr(sys, name)).isatty() and isinstance(stream, io.TextIOWrapper):
       raw, how = _Terminal(stream.fileno(), 'wb', closefd=False), (stream.encoding, stream.errors)
       setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(raw), *how, line_buffering=True))
   if hasattr(sys.stdout, 'reconfigure') and (sys.stdout.encoding, sys.stdout.errors) != ANY_BYTE:

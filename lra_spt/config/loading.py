@@ -56,9 +56,11 @@ def from_sources(paper=None, code=None, ours=None) -> ConfigDict:
 
 def _merge(values, origins, source, origin, where):
   for key, value in source.items():
-    key, dot, rest = key.partition('.')
-    value = {rest: value} if dot else value
-    section = isinstance(value, Mapping)
+    if isinstance(key, str):
+      key, dot, rest = key.partition('.')
+      value = {rest: value} if dot else value
+    config_values.check_key(key, f'The source {origin}', where)
+    section = isinstance(value, config_values.SECTION)
     if key in values and not (section and isinstance(values[key], dict)):
       first = 'a section' if isinstance(values[key], dict) else origins[key]
       raise ConfigError(f'{where}{key} is given twice, as {first} and as {origin}: keep one of the two.')
@@ -111,7 +113,9 @@ def load(spec: str, overrides: Mapping | list[str] | None = None) -> ConfigDict:
   Raises:
     ConfigError: no such file, key or value, or the file returns no whole config (see `check_whole`).
   """
-  name = _file_in(spec)
+  if not isinstance(spec, str | os.PathLike):
+    raise ConfigError(f'The config file is {spec!r:.80}: give its path as a text.')
+  name = _file_in(spec := os.fspath(spec))
   arg = spec[len(name) + 1 :]
   path = user_files.find(name)
   module = user_files.run(path, '_config_file_')
@@ -125,7 +129,7 @@ def load(spec: str, overrides: Mapping | list[str] | None = None) -> ConfigDict:
     with user_files.importing_from(path.resolve().parent):
       return module.get_config(arg) if arg else module.get_config()
 
-  config = make(arg)
+  config = config_values.as_config(make(arg), f'The config of {path}')
   check_whole(config, f'The config of {path}')
   for key, value in _pairs(overrides or {}):
     if takes_argument and key in _BY_ARGUMENT:
@@ -196,14 +200,9 @@ def check_whole(config, what: str = 'The config') -> None:
   a run is resolved.
 
   Raises:
-    ConfigError: `config` is not a ConfigDict, a key is missing or has a value of another type, or `config`
+    ConfigError: a key is missing or has a value of another type, or `config`
       asks for the causal form of a mixer that has none. If a field has a wrong value, it is a FieldError.
   """
-  if not isinstance(config, ConfigDict):
-    raise ConfigError(
-      f'{what} is of type {type(config).__name__}, not a ConfigDict: let get_config return '
-      'lra_spt.config.loading.from_sources(...).'
-    )
   needed = {field.name: field for field in dataclasses.fields(schema.ConfigSpec)}
   if 'regime' in config and get_regime(config.regime).objective is None:
     del needed['pretrain']
@@ -234,8 +233,13 @@ def _by_argument(make, name, arg, key, value):
 
 
 def _pairs(overrides):
-  if isinstance(overrides, Mapping):
-    return list(overrides.items())
+  if isinstance(overrides, config_values.SECTION):
+    return [(str(key), value) for key, value in overrides.items()]
+  overrides = [overrides] if isinstance(overrides, str) else overrides
+  if not isinstance(overrides, list | tuple) or not all(isinstance(item, str) for item in overrides):
+    raise ConfigError(
+      f"The overrides are {overrides!r:.80}: give a dict such as {{'seed': 3}}, or texts KEY=VALUE."
+    )
   for item in overrides:
     if '=' not in item:
       raise ConfigError(f'The override {item!r} has no value: write {item}=VALUE.')

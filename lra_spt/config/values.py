@@ -8,15 +8,66 @@ what is wrong.
 import ast
 import dataclasses
 import functools
+import os
 import types
 import typing
 from collections.abc import Mapping
 
 from ml_collections import ConfigDict
+from ml_collections.config_dict import RequiredValueError
 
 from lra_spt.errors import ConfigError, nearest, within
 
 SECTION = (Mapping, ConfigDict)
+
+
+def as_config(value, what: str = 'The config', where: str = '') -> ConfigDict:
+  """A copy of a config that can be changed, with values of Python: numbers for scalars of numpy, texts for
+  paths.
+
+  Args:
+    value: a ConfigDict, a FrozenConfigDict or a dict; each section may be one of them too.
+    what, where: the config and the section, for messages.
+
+  Raises:
+    ConfigError: it is no section, a key is no text or has a dot, or a placeholder was never filled.
+  """
+  if not isinstance(value, SECTION):
+    raise ConfigError(
+      f'{what} is of type {type(value).__name__}, not a ConfigDict: take it from lra_spt.load_config(...), '
+      'or let get_config return lra_spt.config.loading.from_sources(...).'
+    )
+  copy = {}
+  for key in value:
+    check_key(key, what, where)
+    try:
+      item = value[key]
+    except RequiredValueError as error:
+      raise ConfigError(f'{what} has a placeholder as {where}{key}: give it a value.') from error
+    section = isinstance(item, SECTION)
+    copy[key] = as_config(item, what, f'{where}{key}.') if section else of_python(item)
+  return ConfigDict(copy)
+
+
+def check_key(key, what: str, where: str = '') -> None:
+  """Raises a ConfigError for a key that is no name."""
+  if not isinstance(key, str):
+    raise ConfigError(
+      f'{what} has the key {key!r} in {where.rstrip(".") or "it"}, but keys are texts: quote it.'
+    )
+  if '.' in key:
+    raise ConfigError(
+      f'{what} has the key {where}{key}, but no key has a dot: write {key.split(".")[0]} as a section.'
+    )
+
+
+def of_python(value):
+  """A value of Python for a scalar of numpy, and text for a path, also in lists; other values as they are."""
+  if type(value) in (tuple, list):
+    return type(value)(map(of_python, value))
+  if hasattr(value, 'dtype') and getattr(value, 'shape', None) == ():
+    return value.item()
+  return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def parse(value, existing, where):
@@ -25,6 +76,7 @@ def parse(value, existing, where):
   Raises:
     ConfigError: it cannot be converted; `where` names it.
   """
+  value = of_python(value)
   if not isinstance(value, str):
     return convert(typing.Any if existing is None else type(existing), value, where)
   text = value.strip()

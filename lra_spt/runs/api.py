@@ -14,15 +14,18 @@ from ml_collections import ConfigDict
 
 from lra_spt import files
 from lra_spt.config import loading
+from lra_spt.config.values import is_whole, of_python
 from lra_spt.data import examples as examples_lib
-from lra_spt.data.tasks import Task, Tokens
+from lra_spt.data.tasks import Task
 from lra_spt.distributed import settings, sharding
 from lra_spt.errors import CheckpointError, ConfigError, MissingFile, NonFiniteError
+from lra_spt.files.streams import open_missing
 from lra_spt.models import Model
 from lra_spt.objectives import Classification, Denoising, Regression
 from lra_spt.report.runs import metrics as test_metrics
 from lra_spt.report.runs import run_folder
 from lra_spt.runs import experiment
+from lra_spt.runs.arrays import batch_of
 from lra_spt.runs.build import RunSpec, measured, normalised, resolve, stages_of, stored_run
 from lra_spt.runs.stage import Built
 from lra_spt.training.evaluate import evaluation_key, evaluator_of
@@ -47,7 +50,7 @@ def train(config, workdir, *, pretrained=None, announce=print) -> dict:
   nothing.
 
   Args:
-    config: from `load_config`.
+    config: from `load_config`, or a FrozenConfigDict or dict of that form.
     workdir: folder of this run.
     pretrained: folder of another run whose pretrained model is finetuned, instead of pretraining here.
     announce: called with every line of text for the reader, except progress. Progress goes to standard error
@@ -60,6 +63,7 @@ def train(config, workdir, *, pretrained=None, announce=print) -> dict:
     UserError: an unusable config, data set or checkpoint, a mixer that breaks its contract, a workdir of
       another config or one that another process is training in, or a number that is not finite.
   """
+  open_missing()
   return experiment.run(config, workdir, pretrained=pretrained, announce=announce)
 
 
@@ -97,6 +101,7 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
       data_dir is needed but unknown.
     CheckpointError: nothing was evaluated yet, or the checkpoint is damaged.
   """
+  open_missing()
   workdir = folder_of_run(workdir)
   spec = stored_run(workdir)
   if (workdir / run_folder.RESULT).exists():
@@ -252,6 +257,7 @@ class Run:
       ConfigError: no data_dir is known, or the set there is not the one that the run was trained on.
       MissingFile: the set is not there.
     """
+    open_missing()
     return _open(self.workdir, self.task, split, self.data_dir)
 
   def predict(self, data, lengths=None, *, batch_size: int = 0) -> Predictions | Restored:
@@ -273,10 +279,10 @@ class Run:
       examples = self.examples(data)
       count, gather = len(examples), examples.gather
     else:
-      arrays = self._as_batch(np.asarray(data), lengths)
+      arrays = batch_of(self.task, data, lengths)
       count, gather = len(arrays['index']), lambda rows: {name: part[rows] for name, part in arrays.items()}
-    if batch_size < 0:
-      raise ConfigError(f'batch_size is {batch_size}; choose at least 1, or 0 for that of training')
+    if not is_whole(batch_size := of_python(batch_size)) or batch_size < 0:
+      raise ConfigError(f'batch_size is {batch_size!r}; choose at least 1, or 0 for that of training')
     size = min(batch_size or self.built.spec.batch_size, count)
     parts = []
     with settings.fixed(self.spec.runtime.matmul_precision), jax.set_mesh(one_device()):
@@ -346,46 +352,3 @@ class Run:
       }
 
     return jax.jit(run)
-
-  def _as_batch(self, data: np.ndarray, lengths) -> dict[str, np.ndarray]:
-    """Makes the arrays of `Examples.gather` from `data` and `lengths` of `predict`."""
-    task, inputs = self.task, self.task.inputs
-    tokens = isinstance(inputs, Tokens)
-    shape = (*task.row[:-1], data.shape[-1]) if tokens and data.ndim else task.row
-    if data.shape[1:] != shape or data.shape[-1] > task.length or not data.size:
-      ends = f', or fewer than {task.length} positions' if tokens else ''
-      raise ConfigError(f'inputs are of shape {data.shape}, but {task.name} reads {("N", *task.row)}{ends}')
-    stored = data.astype(inputs.dtype)
-    if inputs.dtype != 'float32' and not np.array_equal(stored, data):
-      raise ConfigError(
-        f'inputs are not of the stored dtype, {inputs.dtype}; give them before any normalisation'
-      )
-    if tokens and stored.max() >= inputs.vocabulary:
-      raise ConfigError(f'inputs hold the id {stored.max()}, but {task.name} has {inputs.vocabulary} ids')
-    batch = {name: np.zeros(part.shape, part.dtype) for name, part in task.batch(len(data)).items()}
-    batch['inputs'][:] = inputs.pad_id if tokens else 0
-    batch['inputs'][..., : data.shape[-1]] = stored
-    batch['lengths'][:] = _lengths(stored, inputs.pad_id) if tokens else task.length
-    if lengths is not None:
-      lengths = np.asarray(lengths)
-      if not tokens:
-        raise ConfigError(f'lengths are for tokens, which {task.name} does not read; leave them out')
-      if lengths.shape != batch['lengths'].shape:
-        raise ConfigError(
-          f'lengths are of shape {lengths.shape}, but these inputs have lengths of {batch["lengths"].shape}'
-        )
-      if lengths.dtype.kind not in 'iu' or lengths.min() < 1 or lengths.max() > data.shape[-1]:
-        raise ConfigError(
-          f'lengths have to be whole numbers from 1 to the {data.shape[-1]} positions of the inputs, but are '
-          f'{lengths.dtype} from {lengths.min()} to {lengths.max()}'
-        )
-      batch['lengths'][:] = lengths
-    batch['weight'][:] = 1
-    batch['index'][:] = np.arange(len(data))
-    return batch
-
-
-def _lengths(stored, pad_id: int) -> np.ndarray:
-  """The lengths int [...] of ids [..., L]: up to the last position that is no padding, at least 1."""
-  held = stored != pad_id
-  return np.maximum(np.where(held.any(-1), stored.shape[-1] - np.argmax(held[..., ::-1], -1), 1), 1)

@@ -11,7 +11,7 @@ from lra_spt.config.protocol import Protocol, get_protocol
 from lra_spt.config.regimes import Regime, get_regime
 from lra_spt.config.runtime import RuntimeSpec
 from lra_spt.config.schema import EVERYTHING, FinetuneSpec, ModelSpec, PretrainSpec, StageSpec
-from lra_spt.config.values import typed
+from lra_spt.config.values import as_config, typed
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import tasks
 from lra_spt.data.tasks import Task, Values, get_task
@@ -70,6 +70,7 @@ def resolve(config) -> RunSpec:
   Raises:
     ConfigError: an unknown task, regime, protocol, objective or key, or a value that cannot be used.
   """
+  config = as_config(config)
   loading.check_whole(config)
   regime, protocol = get_regime(config.regime), get_protocol(config.protocol)
   causal = regime.causal or config.causal

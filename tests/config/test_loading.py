@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import pytest
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FrozenConfigDict
 
 from lra_spt.config import loading, protocol, user_files
 from lra_spt.config import values as config_values
@@ -278,6 +278,36 @@ def test_a_config_that_lacks_what_every_config_has(tmp_path, key):
   )
   with pytest.raises(ConfigError, match=f'mine.py lacks the key {key}: every config has task, '):
     loading.load(str(tmp_path / 'mine.py'))
+
+
+def test_a_file_may_return_a_frozen_config(tmp_path):
+  """Also one that was made of a dict, and with sections that are frozen."""
+  mixed = 'config.to_dict() | {"model": FrozenConfigDict(config.model)}'
+  for form in ('FrozenConfigDict(config)', 'config.to_dict()', mixed):
+    (tmp_path / 'frozen.py').write_text(
+      'from ml_collections import FrozenConfigDict\nfrom configs import demo\n\n'
+      f'def get_config(arg=""):\n  config = demo.get_config(arg)\n  return {form}\n'
+    )
+    loaded = loading.load(f'{tmp_path}/frozen.py:regime=causal', {'finetune.optimizer.lr': '1e-2'})
+    expected = loading.load('configs/demo.py:regime=causal', {'finetune.optimizer.lr': 1e-2})
+    assert loading.difference(loaded, expected) == ''
+    assert loading.digest(loading.identity(loaded)) == loading.digest(loading.identity(expected))
+
+
+def test_sources_may_be_frozen_and_keys_are_texts():
+  config = loading.from_sources(ours={'model': FrozenConfigDict({'width': 64})}, paper={'model.depth': 2})
+  assert config.model.to_dict() == {'width': 64, 'depth': 2}
+  assert config.origins.model.to_dict() == {'width': 'ours', 'depth': 'paper'}
+  with pytest.raises(
+    ConfigError, match='The source ours has the key 3 in model, but keys are texts: quote it'
+  ):
+    loading.from_sources(ours={'model': {3: 4}})
+
+
+@pytest.mark.parametrize('overrides', [5, [5], {'a': 1}.keys()])
+def test_overrides_of_no_form(spec, overrides):
+  with pytest.raises(ConfigError, match='The overrides are .*: give a dict such as'):
+    loading.load(spec, overrides)
 
 
 def test_only_a_run_from_scratch_needs_no_pretraining(tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pathlib
 import pydoc
 import re
 import shutil
@@ -14,11 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from ml_collections import ConfigDict, FrozenConfigDict
+from ml_collections.config_dict import required_placeholder
 
 import lra_spt
 from data_prep.sources import stripes
 from lra_spt.cli import main as cli
 from lra_spt.cli.commands import evaluate
+from lra_spt.config import loading
 from lra_spt.data.examples import open_split
 from lra_spt.data.tasks import Real, Values, get_task
 from lra_spt.errors import CheckpointError, ConfigError, MissingFile
@@ -26,6 +30,7 @@ from lra_spt.files import checksums
 from lra_spt.report.runs import record, run_folder
 from lra_spt.runs import api
 from lra_spt.runs.build import build, resolve
+from lra_spt.training.monitoring import hooks
 
 
 @pytest.fixture(scope='module')
@@ -212,13 +217,35 @@ def test_wrong_calls_get_a_sentence(config, finetuned, undisturbed, tiny_data, t
     ((ids, [3, 25]), 'whole numbers from 1 to the 24 positions of the inputs, but are int64 from 3 to 25'),
     ((ids, [0, 3]), 'whole numbers from 1 to the 24 positions'),
     ((ids, [3.5, 3]), 'whole numbers .* but are float64'),
+    ((ids, ['3', '4']), 'lengths are of dtype <U1, but they are numbers of positions: give numbers'),
+    ((ids, [[3], [3, 4]]), 'lengths make no array'),
+    ((['[MAX 1 2]'],), 'inputs are of dtype <U9, but tiny_listops reads token ids: give numbers'),
+    ((b'abc',), 'inputs are of dtype .S3'),
+    ((ids > 3,), 'inputs are of dtype bool'),
+    ((ids.astype(object),), 'inputs are of dtype object'),
+    ((None,), 'inputs are of dtype object'),
+    ((ids + 0j,), 'inputs are of dtype complex128'),
+    (([[3, 4], [3]],), 'inputs make no array .* fill shorter rows up'),
+    (([],), r'inputs are of shape \(0,\)'),
+    ((ids[:0],), r'inputs are of shape \(0, 24\)'),
+    ((ids.astype(int) - 100,), 'inputs hold the id -'),
+    ((ids.astype(int) + 256,), 'inputs hold the id 2'),
+    ((np.where(ids == ids.max(), np.nan, ids),), 'inputs are not of the stored dtype'),
   ):
     with pytest.raises(ConfigError, match=message):
       finetuned.predict(*arguments)
-  with pytest.raises(ConfigError, match='batch_size is -1; choose at least 1, or 0 for that of training'):
-    finetuned.predict(ids, batch_size=-1)
+  for size in (-1, 2.5, '2', None):
+    with pytest.raises(ConfigError, match=f'batch_size is {size!r}; choose at least 1, or 0 for that of'):
+      finetuned.predict(ids, batch_size=size)
   with pytest.raises(MissingFile, match='holds no run'):
     lra_spt.load_run(tmp_path)
+  for nothing in (None, 5, b'run'):
+    with pytest.raises(ConfigError, match='workdir is .* give the path of a folder as a text'):
+      lra_spt.load_run(nothing)
+    with pytest.raises(ConfigError, match='The config file is .* give its path as a text'):
+      lra_spt.load_config(nothing)
+    with pytest.raises(ConfigError, match='not a ConfigDict: take it from lra_spt.load_config'):
+      lra_spt.train(nothing, tmp_path)
   with pytest.raises(ConfigError, match="has no stage 'pretrian'; choose one of pretrain, finetune"):
     lra_spt.load_run(undisturbed, 'pretrian')
   with pytest.raises(ConfigError, match="the config has no stage 'test'; choose one of pretrain, finetune"):
@@ -230,6 +257,53 @@ def test_wrong_calls_get_a_sentence(config, finetuned, undisturbed, tiny_data, t
   (tmp_path / 'config.json').write_text(json.dumps(stored))
   with pytest.raises(CheckpointError, match='has no finetune stage of its own yet'):
     lra_spt.load_run(tmp_path)
+
+
+def test_numbers_of_other_dtypes_are_the_same_inputs(finetuned):
+  ids = finetuned.examples('test').gather(range(2))['inputs']
+  expected = finetuned.predict(ids).probabilities
+  for other in (ids.astype(np.int64), ids.astype(np.float32), ids.tolist(), jnp.asarray(ids)):
+    np.testing.assert_array_equal(finetuned.predict(other, batch_size=np.int64(2)).probabilities, expected)
+
+
+def test_a_config_in_any_form_is_the_same_run(config):
+  plain = config.to_dict()
+  mixed = plain | {name: FrozenConfigDict(plain[name]) for name in ('model', 'runtime')}
+  mixed['seed'] = np.int64(plain['seed'])
+  mixed['finetune'] = plain['finetune'] | {'batch_size': np.int32(plain['finetune']['batch_size'])}
+  expected = resolve(config)
+  for form in (plain, mixed, FrozenConfigDict(config), ConfigDict(mixed)):
+    run = resolve(form)
+    assert (run.values, run.stages) == (expected.values, expected.stages)
+    assert loading.digest(run.identity) == loading.digest(expected.identity)
+  path = resolve(plain | {'runtime': plain['runtime'] | {'data_dir': pathlib.Path('data')}})
+  assert path.runtime.data_dir == 'data'
+  for wrong, words in (
+    ({3: 4}, 'The config has the key 3 in it, but keys are texts'),
+    ({'model': plain['model'] | {3: 4}}, 'The config has the key 3 in model, but keys are texts'),
+    ({'finetune.epochs': 4}, 'The config has the key finetune.epochs, .* write finetune as a section'),
+    ({'finetune': None}, 'finetune is a section: give its keys'),
+    ({'seed': None}, 'seed takes int, not None'),
+    ({'seed': required_placeholder(int)}, 'The config has a placeholder as seed: give it a value'),
+  ):
+    form = ConfigDict(plain | wrong) if 'seed' in wrong else plain | wrong
+    with pytest.raises(ConfigError, match=words):
+      resolve(form)
+
+
+def test_a_program_without_streams_trains_and_predicts(config, finetuned, monkeypatch, tmp_path):
+  """A service may have none, and under pythonw they are None."""
+  monkeypatch.setattr(sys, 'stdout', None)
+  monkeypatch.setattr(sys, 'stderr', None)
+  with pytest.raises(ConfigError, match='seed takes int'):
+    lra_spt.train(config.to_dict() | {'seed': None}, tmp_path)
+  sys.stderr.close()
+  finetuned.examples('test')
+  for stream in (sys.stdout, sys.stderr):
+    assert not stream.closed
+    stream.close()
+  sys.stderr = types.SimpleNamespace(write=len, flush=len)  # that of a logger
+  hooks.ReportProgress('finetune', total=1, initial=0, batch_size=1, enabled=True).close()
 
 
 def test_data_that_are_not_here_are_said_so(finetuned):

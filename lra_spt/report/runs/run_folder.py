@@ -70,6 +70,8 @@ def folder_of(path, flag: str) -> pathlib.Path:
   Raises:
     ConfigError: it is empty, of another kind, or has a name that the libraries for arrays cannot write.
   """
+  if not isinstance(path, str | os.PathLike):
+    raise ConfigError(f'{flag} is {path!r:.80}; give the path of a folder as a text')
   if not str(path).strip():
     raise ConfigError(f'{flag} is empty (an unset variable?); name a folder')
   path = files.place(path).absolute()  # Orbax takes no relative path

@@ -30,7 +30,9 @@ class ReportProgress:
   def __init__(self, name: str, *, total: int | None, initial: int, batch_size: int, enabled: bool):
     """total: the steps of the stage; None if only time ends it."""
     enabled = enabled and jax.process_index() == 0
-    terminal = sys.stderr.isatty()
+    terminal = (
+      hasattr(sys.stderr, 'isatty') and sys.stderr.isatty()
+    )  # a logger's stream may have no such method
     self._bar = tqdm(
       total=total,
       initial=initial,
