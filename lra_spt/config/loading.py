@@ -129,7 +129,7 @@ def load(spec: str, overrides: Mapping | list[str] | None = None) -> ConfigDict:
     with user_files.importing_from(path.resolve().parent):
       return module.get_config(arg) if arg else module.get_config()
 
-  config = config_values.as_config(make(arg), f'The config of {path}')
+  config = config_values.as_config(make(arg), f'The config of {path}', kinds=ConfigDict)
   check_whole(config, f'The config of {path}')
   for key, value in _pairs(overrides or {}):
     if takes_argument and key in _BY_ARGUMENT:

@@ -21,18 +21,19 @@ from lra_spt.errors import ConfigError, nearest, within
 SECTION = (Mapping, ConfigDict)
 
 
-def as_config(value, what: str = 'The config', where: str = '') -> ConfigDict:
+def as_config(value, what: str = 'The config', where: str = '', kinds=SECTION) -> ConfigDict:
   """A copy of a config that can be changed, with values of Python: numbers for scalars of numpy, texts for
   paths.
 
   Args:
     value: a ConfigDict, a FrozenConfigDict or a dict; each section may be one of them too.
     what, where: the config and the section, for messages.
+    kinds: the types that the config itself may have.
 
   Raises:
     ConfigError: it is no section, a key is no text or has a dot, or a placeholder was never filled.
   """
-  if not isinstance(value, SECTION):
+  if not isinstance(value, kinds):
     raise ConfigError(
       f'{what} is of type {type(value).__name__}, not a ConfigDict: take it from lra_spt.load_config(...), '
       'or let get_config return lra_spt.config.loading.from_sources(...).'

@@ -281,11 +281,11 @@ def test_a_config_that_lacks_what_every_config_has(tmp_path, key):
 
 
 def test_a_file_may_return_a_frozen_config(tmp_path):
-  """Also one that was made of a dict, and with sections that are frozen."""
-  mixed = 'config.to_dict() | {"model": FrozenConfigDict(config.model)}'
-  for form in ('FrozenConfigDict(config)', 'config.to_dict()', mixed):
+  """It may also have sections that are frozen or dicts."""
+  mixed = 'ConfigDict(config.to_dict() | {"model": FrozenConfigDict(config.model)})'
+  for form in ('FrozenConfigDict(config)', mixed):
     (tmp_path / 'frozen.py').write_text(
-      'from ml_collections import FrozenConfigDict\nfrom configs import demo\n\n'
+      'from ml_collections import ConfigDict, FrozenConfigDict\nfrom configs import demo\n\n'
       f'def get_config(arg=""):\n  config = demo.get_config(arg)\n  return {form}\n'
     )
     loaded = loading.load(f'{tmp_path}/frozen.py:regime=causal', {'finetune.optimizer.lr': '1e-2'})
