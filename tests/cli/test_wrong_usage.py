@@ -192,6 +192,12 @@ USAGES = [
   (['kernels', '--workdir=nothing', '--layers=0'], ['--layers', '1,3,5']),
   (['kernels', '--workdir=nothing', '--lags=-1'], ['--lags', 'at least 0']),
   (['kernels', '--workdir=nothing', '--stage=x'], ['--stage', 'pretrain, finetune']),
+  # inside
+  (['inside', '--workdir='], ['--workdir is empty']),
+  (['inside', '--workdir=nothing'], ['nothing', 'holds no run']),
+  (['inside', '--workdir=runs/bad'], ['runs/bad/config.json', 'not the config of a run']),
+  (['inside', '--workdir=runs/bad', '--examples=0'], ['--examples', 'at least 1']),
+  (['inside', '--workdir=gs://b/run'], ['--workdir is gs://b/run', 'folders only']),
   # report
   (['report', '--workdir='], ['--workdir is empty']),
   (['report', '--workdir=absent'], ['absent', 'folder']),

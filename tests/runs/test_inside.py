@@ -262,6 +262,13 @@ def test_runs_that_cannot_be_looked_into(undisturbed, scratch, tmp_path):
     lra_spt.look_inside(scratch, examples=0)
   with pytest.raises(MissingFile, match='holds no run'):
     lra_spt.look_inside(tmp_path)
+  recorded = shutil.copytree(scratch, tmp_path / 'recorded')
+  (recorded / 'config.json').unlink()
+  result = run_folder.read_result(recorded) | {'recorded': {'seconds': 1.0}}
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(run_folder, 'read_result', lambda folder: result)
+    with pytest.raises(MissingFile, match='recorded from elsewhere, without a model; load another run'):
+      lra_spt.look_inside(recorded)
   other = shutil.copytree(scratch, tmp_path / 'other')
   config = ConfigDict(run_folder.read_config(other))
   config.seed = 7

@@ -24,6 +24,7 @@ from lra_spt.report.runs import run_folder
 from lra_spt.report.runs.run import Kernels, read_kernels
 from lra_spt.runs import experiment, kernels
 from lra_spt.runs.build import build, resolve
+from lra_spt.runs.inside import look_inside
 from lra_spt.training import state as states
 from lra_spt.training.member import Member
 
@@ -169,6 +170,16 @@ def test_curves_of_a_trained_run_from_scratch(runs, tiny_data, repository):
   assert not np.allclose(found.learned, found.initial, rtol=1e-3)
   np.testing.assert_allclose(found.initial, formula(starts['scratch']), rtol=1e-5)
   assert starts['scratch']['scale'].std() < 0.7  # random_std is 0.5; the mixer's own is 1
+
+
+def test_looking_inside_shows_the_same_kernels(runs):
+  found = look_inside(runs[0] / 'scratch', examples=2)
+  assert list(found.kernels) == list(found.field) == ['initial', 'scratch']
+  whole = kernels.compute(runs[0] / 'scratch')
+  np.testing.assert_array_equal(found.kernels['initial'], whole.initial)
+  np.testing.assert_array_equal(found.kernels['scratch'], whole.learned)
+  assert not found.attention
+  assert found.uniform is None
 
 
 def test_the_start_of_a_run_that_goes_on_from_another(runs, tmp_path):

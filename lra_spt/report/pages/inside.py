@@ -53,6 +53,8 @@ def _section(run):
     'further': further,
     'head': ('state', 'checkpoint', '90 % of the gradient within', *_attended(attention, layers)),
     'rows': [_row(inside, state) for state in states],
+    'attention': bool(attention),
+    'kernels': bool(kernels),
     'note': inside.left_out,
     'examples': inside.examples,
   }
