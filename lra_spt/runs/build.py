@@ -69,6 +69,7 @@ def resolve(config) -> RunSpec:
 
   Raises:
     ConfigError: an unknown task, regime, protocol, objective or key, or a value that cannot be used.
+    FieldError: `finetune.transfer` without pretraining.
   """
   config = as_config(config)
   loading.check_whole(config)
