@@ -137,7 +137,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
         f'The set {dataset!r} has {classes} classes, but {len(names)} class names were registered for it; '
         'correct the names.'
       )
-    super().__init__(data_dir=str(data_dir), file_format='array_record')
+    super().__init__(data_dir=str(files.literal(data_dir)), file_format='array_record')
 
   @property
   def data_path(self):

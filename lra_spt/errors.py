@@ -9,6 +9,7 @@ import contextlib
 import difflib
 import errno
 import os
+import resource
 
 
 class UserError(ValueError):
@@ -71,6 +72,33 @@ class FileAccessError(UserError, OSError):
   """A refusal of the operating system: no permission, no space, a file in place of a folder."""
 
 
+class TooManyOpenFiles(UserError, OSError):
+  """The limit of open files is reached; nothing is wrong with the file that could not be opened."""
+
+
+def too_many_open_files(error: BaseException | None) -> TooManyOpenFiles | None:
+  """Returns the error to raise in place of `error` if the limit of open files caused it, else None.
+
+  Libraries that meet the limit raise errors of all kinds, also one that says that a file is damaged.
+  """
+  while error is not None:
+    if isinstance(error, TooManyOpenFiles):
+      return error
+    code, text = getattr(error, 'errno', None), str(error)
+    if code == errno.ENFILE or os.strerror(errno.ENFILE) in text:
+      return TooManyOpenFiles(
+        'This machine has as many files open as it may; end other programs and run the same command again.'
+      )
+    if code == errno.EMFILE or os.strerror(errno.EMFILE) in text:
+      limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+      return TooManyOpenFiles(
+        f'This process has as many files open as it may, {limit:,} (see ulimit -n); raise the limit, as by '
+        f'`ulimit -n {max(4096, 4 * limit)}`, and run the same command again.'
+      )
+    error = error.__cause__ or error.__context__
+  return None
+
+
 _ADVICE = {
   errno.ENOSPC: 'no space is left on the disk; make room and run the same command again',
   errno.EDQUOT: 'the disk quota is used up; make room and run the same command again',
@@ -82,8 +110,6 @@ _ADVICE = {
   errno.EEXIST: 'there is a file of that name where a folder should be; give another path',
   errno.EISDIR: 'it is a folder, not a file; give another path',
   errno.ENOENT: 'it does not exist; correct the path',
-  errno.EMFILE: 'this process has too many files open (see ulimit -n); raise the limit, as by ulimit -n 4096',
-  errno.ENFILE: 'this machine has too many files open; end other programs, or raise its limit',
   errno.ENAMETOOLONG: 'the name is too long for this file system; give a shorter path',
 }
 
@@ -107,6 +133,8 @@ def touching(path, doing: str, size: int = 0):
   except (UserError, BrokenPipeError):
     raise
   except Exception as error:
+    if limited := too_many_open_files(error):
+      raise limited from error
     code = error.errno if isinstance(error, OSError) else _code_in(str(error))
     if code is None and not isinstance(error, OSError):
       raise

@@ -6,16 +6,15 @@ Arrays and settings come as `Tables` and `Scalars` of `rendering`, here `t` and 
 
 import math
 
-import numba
 import numpy as np
+
+from data_prep.compiled import jit
 
 _COLLISION = 1.8  # two paddles collide from this sum of occupancies on
 _FREE = 0.3  # a pixel of at most this occupancy is free for a first paddle
 _FREE_SHARE = 0.01  # share of free pixels that a distractor needs
 _WEIGHT = 1e-4  # a contour is stuck if the total weight of the next heads is below this
 _PATCH, _Y, _X = range(3)  # columns of an array of paddles: number of the patch, tail
-
-jit = numba.njit(cache=True, nogil=True)
 
 
 @jit

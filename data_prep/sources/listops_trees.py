@@ -4,8 +4,9 @@ Everything is in one file because Numba's cache notices a change only in the fil
 Codes of tokens are positions in `tokenizers.LISTOPS_TOKENS`: four operators, the closing bracket, ten digits.
 """
 
-import numba
 import numpy as np
+
+from data_prep.compiled import jit as _jit
 
 CLOSE, DIGIT = 4, 5
 WRONG = (
@@ -16,8 +17,6 @@ WRONG = (
   'has an operator of more arguments than any official one',
   'ends before its expression does',
 )
-
-_jit = numba.njit(cache=True, nogil=True)
 
 
 @_jit

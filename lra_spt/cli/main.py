@@ -14,7 +14,7 @@ import sys
 import lra_spt
 from lra_spt.cli import completion, huge_pages, streams
 from lra_spt.cli.commands import COMMANDS
-from lra_spt.errors import ConfigError, FileAccessError, UserError, nearest
+from lra_spt.errors import ConfigError, FileAccessError, UserError, nearest, too_many_open_files
 
 TRAINING = ('check', 'demo', 'evaluate', 'selftest', 'study', 'train')  # commands that compute on the CPU
 
@@ -28,6 +28,7 @@ def command():
   if completion.requested():
     completion.complete()
   streams.prepare()
+  streams.find_temporary_folder()
   if sys.argv[1:2] and sys.argv[1] in TRAINING:
     huge_pages.restart()
   return main()
@@ -52,16 +53,19 @@ def main(argv=None):
   except BrokenPipeError:  # as in `lra-spt list | head -1`
     streams.print_no_more()
     return 141  # the status that shells report after SIGPIPE
-  except UserError as error:
+  except Exception as error:
     if os.environ.get('LRA_SPT_TRACEBACK') == '1':
       raise
-    return _fail(str(error), status=error.status)
-  except OSError:
-    try:  # as in `lra-spt list > /dev/full`
-      streams.check()
-    except FileAccessError as refused:
-      streams.print_no_more()
-      return _fail(str(refused))
+    if limited := too_many_open_files(error):
+      return _fail(str(limited))
+    if isinstance(error, UserError):
+      return _fail(str(error), status=error.status)
+    if isinstance(error, OSError):
+      try:  # as in `lra-spt list > /dev/full`
+        streams.check()
+      except FileAccessError as refused:
+        streams.print_no_more()
+        return _fail(str(refused))
     raise
 
 

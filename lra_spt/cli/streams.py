@@ -1,13 +1,16 @@
-"""Standard output and error of the program `lra-spt`: they may be closed, full, or of a small encoding."""
+"""Standard output and error of the program `lra-spt`, which may be closed, full, or of a small encoding, and
+its temporary files."""
 
 import errno
 import io
 import os
 import sys
+import tempfile
 
 from lra_spt.errors import touching
 from lra_spt.files.streams import open_missing
 
+IN_MEMORY = '/dev/shm'
 ANY_BYTE = ('utf-8', 'surrogateescape')  # prints all letters, and file names of any bytes
 
 
@@ -37,6 +40,16 @@ class _Terminal(io.FileIO):
       if error.errno != errno.EIO:  # what Linux and macOS answer for a terminal that is gone
         raise
       return memoryview(data).nbytes
+
+
+def find_temporary_folder() -> None:
+  """Puts temporary files into memory where no usual folder for them can be written, as in a container with a
+  read-only root: Matplotlib and others need some."""
+  try:
+    tempfile.gettempdir()
+  except FileNotFoundError:
+    if os.access(IN_MEMORY, os.W_OK):
+      os.environ['TMPDIR'] = tempfile.tempdir = IN_MEMORY
 
 
 def check() -> None:

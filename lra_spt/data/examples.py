@@ -14,7 +14,7 @@ from google.protobuf import message
 from lra_spt.data import fitting, prepared
 from lra_spt.data import splits as splits_lib
 from lra_spt.data.tasks import Task, Tokens, get_task
-from lra_spt.errors import DataError, FileAccessError, touching
+from lra_spt.errors import DataError, FileAccessError, too_many_open_files, touching
 
 SPLITS = splits_lib.SPLITS
 # A split of at most this many bytes stays in memory after decoding, so that later epochs cost one copy.
@@ -354,6 +354,8 @@ def open_source(folder: str, file: str) -> _Stored:
     except FileAccessError:
       raise
     except Exception as error:  # TFDS and protobuf each raise their own kinds
+      if limited := too_many_open_files(error):
+        raise limited from error
       reason = ' '.join(str(error).split())[:200]
       raise DataError(
         f'{prepared.INFO} or {prepared.FEATURES} in {folder} is damaged ({reason}); remove the folder and '

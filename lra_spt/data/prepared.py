@@ -6,7 +6,8 @@ are noticed before they are read. Verified files are recorded beside the set, by
 a set is hashed once and not whenever it is opened.
 
 A set in a bucket is copied to this machine when it is first opened, because ArrayRecord reads only files, and
-examples are read one by one. Copies are below LRA_SPT_SETS, or ~/.cache/lra_spt/sets.
+examples are read one by one. Copies are below LRA_SPT_SETS, or ~/.cache/lra_spt/sets, or where there is no
+home below the folder for temporary files.
 """
 
 import contextlib
@@ -59,11 +60,24 @@ def dataset_folder(data_dir, dataset: str) -> pathlib.Path:
   folder = files_lib.place(data_dir).expanduser() / dataset / VERSION
   if not files_lib.is_bucket(data_dir) or not (folder / METADATA).is_file():
     return folder
-  copies = pathlib.Path(os.environ.get('LRA_SPT_SETS', '').strip() or '~/.cache/lra_spt/sets').expanduser()
-  copy = copies / checksums.of_file(folder / METADATA)[:32]  # it holds the checksums of all files
+  name = checksums.of_file(folder / METADATA)[:32]  # it holds the checksums of all files
+  copy = _folder_of_copies() / name
   if not copy.is_dir():
     _make_copy(folder, copy)
   return copy / dataset / VERSION
+
+
+def _folder_of_copies() -> pathlib.Path:
+  if named := os.environ.get('LRA_SPT_SETS', '').strip():
+    return files_lib.place(named)
+  home = pathlib.Path(os.path.expanduser('~'))
+  copies = home / '.cache' / 'lra_spt' / 'sets'
+  with contextlib.suppress(OSError):
+    if home.is_absolute():
+      copies.mkdir(parents=True, exist_ok=True)
+      if os.access(copies, os.W_OK):
+        return copies
+  return pathlib.Path(tempfile.gettempdir(), f'lra_spt_sets_{os.getuid()}')
 
 
 def _make_copy(folder, copy: pathlib.Path) -> None:

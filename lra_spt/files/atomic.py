@@ -15,10 +15,11 @@ import re
 import socket
 import time
 
-from lra_spt.errors import ConfigError, DamagedFile, FileAccessError, InUse, touching
+from lra_spt.errors import ConfigError, DamagedFile, FileAccessError, InUse, TooManyOpenFiles, touching
 
 LOCK = '.lock'
 NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # errors of flock on a file system without locks
+NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EBADF)  # of fsync of a folder on network drives
 ATTEMPTS = 4  # at a lock; fewer may fail because of a moment in which `is_owned` holds it
 LARGEST, DEEPEST = 256 * 2**20, 50  # bytes and levels of JSON, ten times more than ours has
 
@@ -112,7 +113,7 @@ def _sync(path):
   try:
     os.fsync(descriptor)
   except OSError as error:
-    if error.errno != errno.EINVAL:  # some network file systems have no fsync of folders
+    if error.errno not in NO_SYNC:
       raise
   finally:
     os.close(descriptor)
@@ -188,6 +189,8 @@ def read_json(path, kind: str, advice: str) -> dict:
     _check_depth(content)
     if '\\u' in text:  # half of a surrogate pair cannot be printed
       json.dumps(content, ensure_ascii=False).encode()
+  except TooManyOpenFiles:
+    raise
   except (ValueError, RecursionError) as error:
     reason = ' '.join(str(error).split())[:200]
     raise DamagedFile(f'{path} is not {kind} ({reason}); {advice}.') from error

@@ -16,7 +16,14 @@ import tqdm
 
 from lra_spt import files
 from lra_spt.data import fingerprints, prepared
-from lra_spt.errors import CheckpointError, DamagedFile, FileAccessError, MissingFile, UserError
+from lra_spt.errors import (
+  CheckpointError,
+  DamagedFile,
+  FileAccessError,
+  MissingFile,
+  UserError,
+  too_many_open_files,
+)
 from lra_spt.report.runs import inside, restored, run_folder, unfinished
 from lra_spt.report.runs import run as runs
 from lra_spt.report.study import notes
@@ -49,6 +56,8 @@ class Health:
     try:
       return check(*arguments)
     except UserError as error:
+      if limited := too_many_open_files(error):
+        raise limited from error
       if str(error) not in self.problems:  # several checks may read one file
         self.problems.append(str(error))
     return None

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from lra_spt import files
-from lra_spt.errors import FileAccessError
+from lra_spt.errors import FileAccessError, UserError, too_many_open_files
 
 
 def difference(there: dict, wanted: dict, digests: str = '') -> str:
@@ -30,9 +30,11 @@ def difference(there: dict, wanted: dict, digests: str = '') -> str:
   return next((f'it has {name}, which the model lacks' for name in there if name not in wanted), '')
 
 
-def refusal(error: BaseException, folder: pathlib.Path) -> FileAccessError | None:
-  """Returns the error of a bucket that denied access, if it caused this error of Orbax, else None: such a
-  checkpoint is not damaged."""
+def refusal(error: BaseException, folder: pathlib.Path) -> UserError | None:
+  """Returns the error of a bucket that denied access, or of the limit of open files, if it caused this error
+  of Orbax, else None: such a checkpoint is not damaged."""
+  if limited := too_many_open_files(error):
+    return limited
   while error is not None and files.is_bucket(folder):
     if isinstance(error, FileAccessError):
       return error
