@@ -18,7 +18,7 @@ from tqdm import tqdm
 from lra_spt import files
 from lra_spt.config.loading import flattened
 from lra_spt.distributed import settings
-from lra_spt.errors import ConfigError, MissingFile
+from lra_spt.errors import ConfigError, MissingFile, NonFiniteError
 from lra_spt.models import Model
 from lra_spt.objectives.rows import documents_as_rows, normalise, row_lengths
 from lra_spt.report.runs import run_folder
@@ -52,6 +52,7 @@ def look_inside(workdir, scratch=None, *, examples: int = 32, data_dir=None) -> 
     CheckpointError: no stage has a checkpoint yet, or one is damaged.
     ConfigError: `scratch` is another model or not from scratch, or a mixer returns weights of another shape;
       also as for `load_run`.
+    NonFiniteError: the output does not depend on the input, or its gradient is not finite.
   """
   if examples < 1:
     raise ConfigError(f'examples is {examples}; choose at least 1')
@@ -189,8 +190,13 @@ def _field(model, inputs_RL, lengths_R, channels, name) -> np.ndarray:
       arrays, inputs_1L, length_1, jnp.int32(middle), graphdef=graphdef, channels=channels or None
     )
     distance_L = np.abs(np.arange(length) - middle)
-    fields.append(np.bincount(distance_L, np.asarray(gradient_L, np.float64), length))
-    fields[-1] /= fields[-1].sum()
+    of_each_L = np.bincount(distance_L, np.asarray(gradient_L, np.float64), length)
+    if not 0 < (total := of_each_L.sum()) < np.inf:
+      raise NonFiniteError(
+        f'the gradient of the {name} model is {total} in all, so it has no receptive field; look into a run '
+        'whose output depends on its input'
+      )
+    fields.append(of_each_L / total)
   return np.mean(fields, axis=0)
 
 

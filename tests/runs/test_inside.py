@@ -14,7 +14,7 @@ import lra_spt
 from lra_spt.cli import main as cli
 from lra_spt.config import loading
 from lra_spt.config import protocol as protocols
-from lra_spt.errors import CheckpointError, ConfigError, MissingFile
+from lra_spt.errors import CheckpointError, ConfigError, MissingFile, NonFiniteError
 from lra_spt.models import ExecutionSpec, HeadSpec, InputSpec, Model, ModelSpec, make_mixer, register_mixer
 from lra_spt.report.runs import run_folder
 from lra_spt.report.runs.inside import read_inside
@@ -72,6 +72,9 @@ def test_the_field_of_a_moving_average_is_that_of_the_formula(tokens):
   found = inside._field(model, inputs, lengths, channels, '')
   np.testing.assert_allclose(found, expected, atol=1e-6)
   np.testing.assert_allclose(found.sum(), 1)
+  model.encoder.blocks.mixer_norm.norm.scale[...] *= np.nan
+  with pytest.raises(NonFiniteError, match='the gradient of the initial model is nan in all'):
+    inside._field(model, inputs, lengths, channels, 'initial')
 
 
 def test_a_causal_model_reads_nothing_later():
