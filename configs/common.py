@@ -24,6 +24,8 @@ ONE_DAY = 24 * 60 * 60.0
 # Keys of a stage whose defaults no source gives. In pretraining on images, the published code evaluates twice
 # an epoch.
 OURS = ('max_steps', 'evaluate_every', 'data_fraction', 'schedule.total_steps', 'schedule.milestones')
+# Everything is transferred, and nothing is frozen.
+PARTS = ours({key: schema.DEFAULTS[key] for key in schema.PATTERNS})
 RECURRENCES = ('s5', 'lru', 'rglru', 'mingru', 'hgrn2')
 
 
@@ -96,7 +98,7 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
   )
   for stage in ('pretrain', 'finetune'):  # in regime scratch, pretrain exists but is not used
     shared |= {f'{stage}.{key}': value for key, value in stage_defaults().items()}
-  shared |= ours(
+  shared |= PARTS | ours(
     {
       'task': task,
       'protocol': choice.protocol,

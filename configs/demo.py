@@ -75,6 +75,7 @@ def get_config(arg=''):
       'finetune.max_steps': FINETUNE_STEPS + choice.tied * PRETRAIN_STEPS,
       'finetune.pool': 'mean',
       'finetune.head': 'linear',
+      **{key: item.value for key, item in common.PARTS.items()},
     }
   )
   if choice.model in STATE_SPACE_MODELS:

@@ -200,7 +200,11 @@ class Encoder(nnx.Module):
     return self.transformed(x_BLD, lengths_B=lengths_B, deterministic=deterministic, rngs=rngs)
 
   def embedded(self, inputs: jax.Array) -> jax.Array:
-    """Embeds the inputs and adds their positions: float32 [B, L, D]. Raises as a call does."""
+    """Embeds the inputs and adds their positions: float32 [B, L, D].
+
+    Raises:
+      ConfigError: as for a call.
+    """
     length = inputs.shape[1]
     if length > self.inputs.length:
       raise ConfigError(

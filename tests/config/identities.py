@@ -11,7 +11,7 @@ import pathlib
 import re
 
 from configs import rows
-from lra_spt.config import loading, user_files
+from lra_spt.config import loading, schema, user_files
 from lra_spt.errors import ConfigError
 
 FILE = pathlib.Path(__file__).with_suffix('.json')
@@ -48,6 +48,8 @@ def digest_of(file: str, model: str) -> str:
       digests.append('none')
     else:
       del config['runtime'], config['origins']['runtime']
+      for section, _, last in (key.partition('.') for key in schema.PATTERNS):  # no part of identities
+        del config[section][last], config['origins'][section][last]
       digests.append(loading.digest(config))
   return hashlib.sha256(' '.join(digests).encode()).hexdigest()[:8]
 

@@ -29,21 +29,22 @@ class Inside:
   Dictionaries hold the states that exist, of 'initial', 'pretrained', 'finetuned' and 'scratch'. Letters: L
   positions, H heads.
 
-  examples: the number of validation examples.
-  steps: of the checkpoints; the initial state has 0.
-  field: {state: float64 [L]}, the receptive field: the absolute gradient of the encoder's output in the
-    middle of an example with respect to all input positions at a distance, as a share of its sum over all
-    distances; the mean over examples.
-  attention: {state: float64 [layers, H, L]}, the mean attention weight of the pairs (query, key) at each
-    distance that the pattern shows; NaN where it shows none. {} for mixers without such weights.
-  uniform: float64 [L], the same if each query attended equally to all keys that it sees; None without
-    weights.
-  spans: {state: float64 [layers, H]}, the mean distance between a query and the keys that it attends to, in
-    positions.
-  uniform_span: the mean distance of uniform weights; None without weights.
-  kernels: {state: float64 [layers, L]}, the largest absolute kernel value at each lag; NaN where a kernel is
-    not finite. {} for mixers without kernels.
-  left_out: a sentence on what is missing, or ''.
+  Attributes:
+    examples: the number of validation examples.
+    steps: of the checkpoints; the initial state has 0.
+    field: {state: float64 [L]}, the receptive field: the absolute gradient of the encoder's output in the
+      middle of an example with respect to all input positions at a distance, as a share of its sum over all
+      distances; the mean over examples.
+    attention: {state: float64 [layers, H, L]}, the mean attention weight of the pairs (query, key) at each
+      distance that the pattern shows; NaN where it shows none. {} for mixers without such weights.
+    uniform: float64 [L], the same if each query attended equally to all keys that it sees; None without
+      weights.
+    spans: {state: float64 [layers, H]}, the mean distance between a query and the keys that it attends to,
+      in positions.
+    uniform_span: the mean distance of uniform weights; None without weights.
+    kernels: {state: float64 [layers, L]}, the largest absolute kernel value at each lag; NaN where a kernel
+      is not finite. {} for mixers without kernels.
+    left_out: a sentence on what is missing, or ''.
   """
 
   examples: int
