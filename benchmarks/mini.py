@@ -23,7 +23,7 @@ from lra_spt.report.study import table as studies
 from lra_spt.studies import study as study_lib
 
 STUDIES = 'mini_table', 'mini_arms', 'mini_longer', 'mini_longer_tasks', 'mini_longer_random'
-STUDIES += 'mini_further', 'mini_labels', 'mini_random', 'mini_length', 'image_epochs'
+STUDIES += 'mini_further', 'mini_labels', 'mini_random', 'mini_length', 'image_epochs', 'questions'
 STUDY = 'lra-spt study'
 ON_ALL, ON_PART = 'masked on all inputs', 'masked on the part'  # ends of rows of mini_labels
 KEPT = ('row', 'column', 'task', 'model', 'regime', 'state', 'seeds', 'score', 'low', 'high', 'scores')
