@@ -189,9 +189,7 @@ def share_stages(folders: dict[str, pathlib.Path], store: pathlib.Path) -> None:
 def _link(folder, target):
   try:
     folder.symlink_to(target)
-  except (
-    OSError
-  ):  # each file system without symbolic links has its own error; a disk that is full raises again
+  except OSError:  # each file system without symbolic links has its own error
     with files.replacing(folder.with_suffix(LINK), 'wb') as file:
       file.write(os.fsencode(target))
 
