@@ -80,10 +80,17 @@ def examine_runs(workdir, health: Health) -> None:
     raise MissingFile(f'there is no run in or below {workdir}; name the folder that holds your runs')
   for path in sorted(workdir.rglob(run_folder.STUDY)):
     health.attempt(studies.read_record, path.parent)
+  numbers = 0
   for folder in tqdm.tqdm(sorted(folders), desc='runs', unit='run', disable=None):
     if not _is_in_use(folder, health):
       health.runs += 1
+      numbers += _is_of_numbers(folder)
       _examine_run(folder, health)
+  if numbers:
+    health.notes.append(
+      f'{numbers:,} of the runs are stored as numbers, without config and checkpoints, such as those that were '
+      'restored from a result file: reports show them, but no command can evaluate or continue them.'
+    )
   whole = {path.resolve(): path for path in sorted(stages)}  # runs of a study link to the same stages
   for real, path in tqdm.tqdm(whole.items(), desc='stages', unit='stage', disable=None):
     if not files.is_owned(path.parent) and not _is_in_use(real, health):
@@ -105,7 +112,7 @@ def _is_in_use(folder, health) -> bool:
 def _examine_run(folder, health):
   if (folder / run_folder.CONFIG).exists():
     health.attempt(run_folder.read_config, folder)
-  elif not _is_recorded(folder):
+  elif not _is_of_numbers(folder) and not _is_recorded(folder):
     health.problems.append(
       f'{folder} has no {run_folder.CONFIG}; restore it from a copy, or move the folder away.'
     )
@@ -123,6 +130,24 @@ def _examine_run(folder, health):
   if (folder / run_folder.INSIDE).exists():
     health.attempt(inside.read_inside, folder / run_folder.INSIDE)
   health.attempt(restored.read_restored, folder)
+
+
+def _is_of_numbers(folder) -> bool:
+  """True if the folder holds a result, and neither a config nor a stage that one would belong to."""
+  if (folder / run_folder.CONFIG).exists() or not (folder / run_folder.RESULT).exists():
+    return False
+  stages = run_folder.stages_in(folder)
+  return not _is_recorded(folder) and not any(
+    (stage / name).exists() for stage in stages for name in (run_folder.STAGE, 'checkpoints')
+  )
+
+
+def _is_of_search(folder) -> bool:
+  """True for a run with which a study searched for hyperparameters; no report compares its predictions."""
+  return any(
+    parent.name == run_folder.SEARCH and (parent.parent / run_folder.STUDY).exists()
+    for parent in folder.parents
+  )
 
 
 def _is_recorded(folder) -> bool:
@@ -151,7 +176,7 @@ def _lost_stages(folder):
 
 def _check_result(folder):
   run = runs.read_run(folder)
-  if run.predictions is None:
+  if run.predictions is None and not (_is_of_numbers(folder) and _is_of_search(folder)):
     path = folder / run_folder.PREDICTIONS
     raise MissingFile(f'{path} is missing, so nothing can be compared; {run_folder.REPEAT}.')
   for sentence in notes.contradictions([run]):

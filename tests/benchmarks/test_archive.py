@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import archive
 from lra_spt import files
+from lra_spt.cli import main as cli
 from lra_spt.errors import ConfigError, DamagedFile, InUse
 from lra_spt.files import checksums
 from lra_spt.report.pages import curves as study_curves
@@ -113,7 +114,7 @@ def test_nothing_is_put_beside_a_study_that_runs(study, tmp_path):
     assert archive.restore(path, study, of_toy) == (0, [])
 
 
-def test_curves_come_along_where_the_study_shows_them(study, tmp_path):
+def test_curves_come_along_where_the_study_shows_them(study, tmp_path, capsys):
   path, other, place = tmp_path / 'runs.jsonl', tmp_path / 'other', study / 'rows/a/seed2'
   steps = {'finetune': {'steps': 4, 'flops_per_step': 10, 'folder': 'finetune-1'}}
   result, answers = run_folder.read_result(place), dict(np.load(place / 'predictions.npz'))
@@ -136,6 +137,15 @@ def test_curves_come_along_where_the_study_shows_them(study, tmp_path):
   np.testing.assert_array_equal(flops, [20, 40])
   np.testing.assert_array_equal(scores, [0.25, 0.5])
   assert 'seconds' not in (other / 'rows/a/seed2/finetune-1/metrics.jsonl').read_text()
+  assert cli.main(['doctor', f'--workdir={other}']) == 0  # numbers without checkpoints are no damage
+  printed = capsys.readouterr().out
+  assert '2 of the runs are stored as numbers' in printed
+  assert printed.endswith('2 runs, 0 checkpoints, 0 sets: good\n')
+  (other / 'rows/a/seed2/predictions.npz').unlink()
+  (other / 'rows/a/seed2/finetune-1/checkpoints').mkdir()
+  assert cli.main(['doctor', f'--workdir={other}']) == 1
+  printed = capsys.readouterr().out
+  assert 'predictions.npz is missing' in printed and 'has no config.json' in printed
 
 
 def test_numbers_of_a_regression_come_back_with_the_groups(study, tmp_path):
