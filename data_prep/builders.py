@@ -24,7 +24,7 @@ from data_prep import catalogue
 from lra_spt import files
 from lra_spt.data import fingerprints, parts, prepared, tasks
 from lra_spt.data.fingerprints import FILE_ORDER, Fingerprint
-from lra_spt.errors import DataError, MissingFile, touching
+from lra_spt.errors import DataError, MissingFile, counted, touching
 
 with warnings.catch_warnings():
   warnings.simplefilter('ignore', DeprecationWarning)  # the imported packages raise it
@@ -358,7 +358,7 @@ def _tell_of_repeated(dataset, data_dir, metadata):
 def _summary(metadata):
   pieces = [', '.join(f'{count:,} {name}' for name, count in metadata['counts'].items())]
   if distinct := metadata.get('distinct_labels'):
-    values = f'{distinct:,} distinct value{"s" if distinct > 1 else ""}'
+    values = counted(distinct, 'distinct value')
     pieces.append(f'{metadata["classes"]} classes' if metadata['classes'] else f'regression on {values}')
   if metadata['source'].startswith('own files'):  # there is no official copy
     return '; '.join([*pieces, metadata['source']])

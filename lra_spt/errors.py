@@ -163,6 +163,14 @@ def within(where: str):
     raise FieldError(f'{where}.{error.field}' if where else error.field, error.text) from error
 
 
+def counted(number: int, noun: str) -> str:
+  """'1 group', '2,000 groups': a number with a noun whose plural adds an s."""
+  return f'{number:,} {noun}{"s" * (number != 1)}'
+
+
+IMPORT_FIRST = ' One of your own is known once its file is imported, or named with --register.'
+
+
 def nearest(name, names) -> str:
   """Returns ' Did you mean X?' with the X of `names` that is close to `name`, or '' if none is."""
   close = difflib.get_close_matches(str(name), [str(known) for known in names], n=1)

@@ -2,7 +2,8 @@
 
 Every command is a module of `lra_spt.cli.commands` with `parser()` and `main(argv)`; `argv` holds the
 arguments after the name of the command. Commands read their flags before they import jax. With
-LRA_SPT_TRACEBACK=1 a user's error shows its traceback; any other exception is a bug and always does.
+LRA_SPT_TRACEBACK=1 a user's error shows its traceback. An exception that came through a user's file shows it
+from that file on; any other exception is a bug and shows all of it.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import sys
 import lra_spt
 from lra_spt.cli import completion, huge_pages, streams
 from lra_spt.cli.commands import COMMANDS
+from lra_spt.config import user_files
 from lra_spt.errors import ConfigError, FileAccessError, UserError, nearest, too_many_open_files
 
 TRAINING = ('check', 'demo', 'evaluate', 'selftest', 'study', 'train')  # commands that compute on the CPU
@@ -66,6 +68,9 @@ def main(argv=None):
       except FileAccessError as refused:
         streams.print_no_more()
         return _fail(str(refused))
+    if (trace := user_files.trace(error)) is not None:
+      print(trace, end='', file=sys.stderr)
+      return _fail('the error came through your own file: correct it there, from the first line above on.')
     raise
 
 

@@ -23,7 +23,7 @@ from lra_spt.config import mixers, schema, user_files
 from lra_spt.config import values as config_values
 from lra_spt.config.fields import check_field
 from lra_spt.config.regimes import get_regime
-from lra_spt.errors import ConfigError, MissingFile, nearest, touching
+from lra_spt.errors import IMPORT_FIRST, ConfigError, MissingFile, nearest, touching
 
 COMMAND_LINE = 'command line'
 # {key of the config: key of the file's argument}. The argument chooses these, because the config file picks
@@ -92,8 +92,7 @@ def arguments(arg: str, **options) -> types.SimpleNamespace:
     chosen[key] = config_values.parse(text, chosen[key], f'The config argument {key}')
     if isinstance(options[key], tuple) and chosen[key] not in options[key]:
       close = nearest(text, options[key])
-      if not close and key in ('model', 'regime'):
-        close = f' A {key} of your own is known once its file is imported, or named with --register.'
+      close += IMPORT_FIRST if key in ('model', 'regime', 'task') else ''
       raise ConfigError(
         f'The config argument {key}={text} is unknown: choose one of {config_values.listed(options[key])}.'
         f'{close}'

@@ -8,7 +8,7 @@ of your own:
 
 import dataclasses
 
-from lra_spt.errors import ConfigError, nearest
+from lra_spt.errors import IMPORT_FIRST, ConfigError, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ def get_regime(name: str) -> Regime:
   """The regime of that name; otherwise a ConfigError that lists the known names."""
   if name not in REGIMES:
     raise ConfigError(
-      f'regime is {name!r}; choose one of {", ".join(sorted(REGIMES))}.{nearest(name, REGIMES)}'
+      f'regime is {name!r}; choose one of {", ".join(sorted(REGIMES))}.{nearest(name, REGIMES)}{IMPORT_FIRST}'
     )
   return REGIMES[name]
 

@@ -20,6 +20,7 @@ from lra_spt.errors import ConfigError, nearest, touching
 PROJECT = pathlib.Path(__file__).resolve().parents[2]  # which holds lra_spt, configs and data_prep
 INSTALLED = PROJECT / 'configs'
 
+_folders: set[pathlib.Path] = set()  # of the files that were run, without those of this project
 _beside: dict[str, pathlib.Path] = {}  # {module: folder} of modules that were imported from beside a file
 
 
@@ -97,6 +98,8 @@ def run(path, prefix: str) -> types.ModuleType:
   path = pathlib.Path(path)
   with touching(path, 'read'):
     content = path.read_bytes()
+  if not path.resolve().is_relative_to(INSTALLED):
+    _folders.add(path.resolve().parent)
   spec = importlib.util.spec_from_file_location(prefix + path.stem, path)
   module = importlib.util.module_from_spec(spec)
   try:
@@ -118,6 +121,17 @@ def run(path, prefix: str) -> types.ModuleType:
         raise
       raise ConfigError(sentence) from error
   return module
+
+
+def trace(error: BaseException) -> str | None:
+  """The traceback of an error, from the first line of a user's file on; None if it came through no such file.
+
+  A user's file is one that `run` ran, or one beside it.
+  """
+  part = error.__traceback__
+  while part is not None and pathlib.Path(part.tb_frame.f_code.co_filename).resolve().parent not in _folders:
+    part = part.tb_next
+  return part and ''.join(traceback.format_exception(type(error), error, part))
 
 
 def _misnamed(path, error) -> str | None:

@@ -34,7 +34,7 @@ from lra_spt.data.parts import (
   never_vary,
 )
 from lra_spt.data.splits import Splits
-from lra_spt.errors import ConfigError, FieldError, nearest
+from lra_spt.errors import IMPORT_FIRST, ConfigError, FieldError, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -367,8 +367,7 @@ def get_task(name: str) -> Task:
   """
   if name not in TASKS:
     raise ConfigError(
-      f'There is no task {name!r}; choose one of `lra-spt list tasks`, or name the file that registers it '
-      f'(--config or --register).{nearest(name, TASKS)}'
+      f'There is no task {name!r}; choose one of `lra-spt list tasks`.{nearest(name, TASKS)}{IMPORT_FIRST}'
     )
   return TASKS[name]
 

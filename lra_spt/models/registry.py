@@ -73,7 +73,7 @@ from flax import nnx
 
 from lra_spt.config import mixers
 from lra_spt.config import values as config_values
-from lra_spt.errors import ConfigError, nearest
+from lra_spt.errors import IMPORT_FIRST, ConfigError, nearest
 
 Positive = typing.Annotated[int, 1]  # an option of at least 1
 NotNegative = typing.Annotated[int, 0]  # an option of at least 0
@@ -144,9 +144,8 @@ def mixer_class(name: str) -> type[nnx.Module]:
   """Returns the class registered as `name`. Raises ConfigError if there is none."""
   if name not in _MIXERS:
     raise ConfigError(
-      f'model.mixer.name is {name!r}, but the known mixers are {", ".join(sorted(_MIXERS))}; register yours '
-      'with @lra_spt.register_mixer before training, in a file that --register names or your config '
-      f'imports.{nearest(name, _MIXERS)}'
+      f'model.mixer.name is {name!r}, but the known mixers are {", ".join(sorted(_MIXERS))}; choose one of '
+      f'them.{nearest(name, _MIXERS)}{IMPORT_FIRST}'
     )
   return _MIXERS[name]
 

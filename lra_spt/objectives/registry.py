@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lra_spt.config.values import convert, listed
-from lra_spt.errors import ConfigError, nearest
+from lra_spt.errors import IMPORT_FIRST, ConfigError, nearest
 from lra_spt.objectives.contract import Objective
 
 _OBJECTIVES: dict[str, type[Objective]] = {}
@@ -50,8 +50,8 @@ def get_objective(name: str) -> type[Objective]:
   """
   if name not in _OBJECTIVES:
     raise ConfigError(
-      f'there is no pretraining objective {name!r}, only {", ".join(sorted(_OBJECTIVES))}; register yours '
-      'with @lra_spt.objectives.register_objective before training'
+      f'there is no pretraining objective {name!r}; choose one of {", ".join(sorted(_OBJECTIVES))}.'
+      f'{nearest(name, _OBJECTIVES)}{IMPORT_FIRST}'
     )
   return _OBJECTIVES[name]
 

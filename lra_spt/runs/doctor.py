@@ -22,6 +22,7 @@ from lra_spt.errors import (
   FileAccessError,
   MissingFile,
   UserError,
+  counted,
   too_many_open_files,
 )
 from lra_spt.report.runs import inside, restored, run_folder, unfinished
@@ -43,13 +44,9 @@ class Health:
   @property
   def summary(self) -> str:
     """One line, such as '2 runs, 8 checkpoints, 1 set: good'."""
-
-    def count(number, name):
-      return f'{number:,} {name}' if number == 1 else f'{number:,} {name}s'
-
     counts = (self.runs, 'run'), (self.checkpoints, 'checkpoint'), (self.sets, 'set')
-    verdict = count(len(self.problems), 'problem') if self.problems else 'good'
-    return f'{", ".join(count(*pair) for pair in counts)}: {verdict}'
+    verdict = counted(len(self.problems), 'problem') if self.problems else 'good'
+    return f'{", ".join(counted(*pair) for pair in counts)}: {verdict}'
 
   def attempt(self, check, *arguments):
     """Runs a check and returns its result. If it raises a UserError, records its text and returns None."""
@@ -88,8 +85,8 @@ def examine_runs(workdir, health: Health) -> None:
       _examine_run(folder, health)
   if numbers:
     health.notes.append(
-      f'{numbers:,} of the runs are stored as numbers, without config and checkpoints, such as those that were '
-      'restored from a result file: reports show them, but no command can evaluate or continue them.'
+      f'{numbers:,} of the runs are stored as numbers, without config and checkpoints, as if restored from a '
+      'file of results: reports show them, but no command can evaluate or continue them.'
     )
   whole = {path.resolve(): path for path in sorted(stages)}  # runs of a study link to the same stages
   for real, path in tqdm.tqdm(whole.items(), desc='stages', unit='stage', disable=None):

@@ -7,6 +7,7 @@ import jax
 from lra_spt import files
 from lra_spt.config.schema import NO_LIMIT, StageSpec
 from lra_spt.distributed import processes, sharding
+from lra_spt.errors import counted
 from lra_spt.ops import selection
 from lra_spt.report.runs import run_folder
 from lra_spt.runs import provenance
@@ -24,9 +25,9 @@ def limit(spec: StageSpec, examples: int) -> str:
   if (steps := spec.total_steps(examples)) == NO_LIMIT:
     return f'steps of {spec.batch_size} for {spec.max_seconds:g} s'
   epochs, rest = divmod(steps * spec.batch_size, examples)
-  parts = [f'{epochs:,} epoch{"s" * (epochs != 1)}'] if epochs else []
+  parts = [counted(epochs, 'epoch')] if epochs else []
   parts += [f'{rest:,} of {examples:,} examples'] if rest else []
-  return f'at most {steps:,} steps of {spec.batch_size} ({" and ".join(parts)})'
+  return f'at most {counted(steps, "step")} of {spec.batch_size} ({" and ".join(parts)})'
 
 
 def announce(stage: StageLoop, say) -> dict[str, str]:

@@ -13,7 +13,7 @@ import tqdm
 from lra_spt.config import loading
 from lra_spt.config.schema import NO_LIMIT
 from lra_spt.distributed import settings, sharding
-from lra_spt.errors import ConfigError
+from lra_spt.errors import ConfigError, counted
 from lra_spt.report.study.arms import duration, scaled
 from lra_spt.runs.build import build, resolve, stages_of
 from lra_spt.runs.stage import Built
@@ -72,7 +72,7 @@ def describe(
   bytes_needed = sum(4 * COPIES * share.parameters for share in shares)
   shared = len([key for job in left for key in job.stages.values() if key not in done]) - len(shares)
   kind = sharding.all_devices()[0].device_kind
-  how = f'{measured} of {len(seconds)} programs measured, others by FLOPs'
+  how = f'{measured} of {counted(len(seconds), "program")} measured, others by FLOPs'
   if measured:
     took = f'about {duration(total / processes)} on {kind}, {processes} at a time, '
     took += f'without compiling and evaluations ({how})'
@@ -84,7 +84,8 @@ def describe(
   timed = sum(share.most_seconds > 0 for share in shares)
   by_time = f', without stages that only max_seconds ends: {timed}' if timed else ''
   lines = [
-    f'{study.title} (study {study.name}): {len(jobs)} runs, {len(jobs) - len(left)} of them finished',
+    f'{study.title} (study {study.name}): {counted(len(jobs), "run")}, {len(jobs) - len(left)} of them '
+    'finished',
     f'stages      {len(shares)} to train, {shared} more are shared',
     f'steps       {sum(share.steps for share in shares):,} at most{by_time}',
     f'operations  {scaled(flops, "FLOP")}',

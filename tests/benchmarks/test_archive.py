@@ -145,7 +145,8 @@ def test_curves_come_along_where_the_study_shows_them(study, tmp_path, capsys):
   (other / 'rows/a/seed2/finetune-1/checkpoints').mkdir()
   assert cli.main(['doctor', f'--workdir={other}']) == 1
   printed = capsys.readouterr().out
-  assert 'predictions.npz is missing' in printed and 'has no config.json' in printed
+  assert 'predictions.npz is missing' in printed
+  assert 'has no config.json' in printed
 
 
 def test_numbers_of_a_regression_come_back_with_the_groups(study, tmp_path):

@@ -91,8 +91,8 @@ def test_load_passes_the_argument_on(spec):
   [
     ('regmie=causal', 'keys regime, width, scale, fast. Did you mean regime'),
     ('causal', "'causal' is unknown: write key=value"),
-    ('regime=causl', 'choose one of scratch, causal. Did you mean causal'),
-    ('regime=own', 'choose one of scratch, causal. A regime of your own is known once its file is imported'),
+    ('regime=causl', 'choose one of scratch, causal. Did you mean causal. One of your own is known once'),
+    ('regime=own', 'choose one of scratch, causal. One of your own is known once its file is imported'),
     ('width=wide', 'takes an integer'),
     ('fast=1', 'true or false'),
     ('width=8,width=16', 'The config argument width is given twice; leave one out'),

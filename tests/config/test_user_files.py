@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+from lra_spt.cli import main as cli
 from lra_spt.config import user_files
 from lra_spt.errors import ConfigError
 
@@ -59,3 +60,39 @@ def test_processes_that_start_search_the_project_first(theirs):
   with user_files.project_first():
     assert sys.path[0] == str(user_files.PROJECT)
   assert sys.path[0] == str(theirs)
+
+
+@pytest.mark.parametrize(
+  'files, arguments, first',
+  [
+    (
+      {'mine': 'one = {}\none["a"]\n'},
+      ['list', 'models', '--register={}/mine.py'],
+      'mine.py", line 2, in <module>',
+    ),
+    (
+      {'mine': 'import beside\n', 'beside': 'def work():\n  return 1 / 0\nwork()\n'},
+      ['list', 'models', '--register={}/mine.py'],
+      'mine.py", line 1, in <module>',
+    ),
+    (
+      {'mine': 'import os\ndef get_config():\n  return os.environ[b"a"]\n'},
+      ['config', '{}/mine.py'],
+      'mine.py", line 3, in get_config',
+    ),
+  ],
+)
+def test_an_error_in_a_file_of_a_user_shows_its_own_lines(
+  tmp_path, capsys, monkeypatch, files, arguments, first
+):
+  for name, text in files.items():
+    (tmp_path / f'{name}.py').write_text(text)
+  arguments = [argument.format(tmp_path) for argument in arguments]
+  assert cli.main(arguments) == 2
+  printed = capsys.readouterr().err
+  assert printed.splitlines()[1] == f'  File "{tmp_path}/{first}'
+  assert 'lra_spt/' not in printed
+  assert printed.splitlines()[-1].startswith('lra-spt: the error came through your own file')
+  monkeypatch.setenv('LRA_SPT_TRACEBACK', '1')
+  with pytest.raises((KeyError, ZeroDivisionError, TypeError)):
+    cli.main(arguments)

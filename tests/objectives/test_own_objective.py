@@ -159,7 +159,9 @@ def test_what_is_not_registered_is_named(load, monkeypatch):
   config = load('masked')
   with config.unlocked():
     config.regime = 'guess'
-  with pytest.raises(ValueError, match="no pretraining objective 'guessing', only causal, masked, unshuffle"):
+  with pytest.raises(
+    ValueError, match="no pretraining objective 'guessing'; choose one of causal, masked, unshuffle"
+  ):
     stages_of(resolve(config))
   with config.unlocked():
     config.regime = 'nap'

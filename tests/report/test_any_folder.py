@@ -350,8 +350,8 @@ def test_without_predictions_and_curves_there_is_a_table_still(write_run, tmp_pa
         path.unlink()
   table = read_any(tmp_path)
   assert not table.findings.pairs
-  assert 'they share no seed for which both kept predictions' in str(table.findings.apart)
-  assert 'no pair of runs with and without self-pretraining' in ' '.join(text(table).split())
+  assert 'predictions.npz is missing' in str(table.findings.apart)
+  assert 'can be compared yet' not in ' '.join(text(table).split())
   report.write(table)
 
 
@@ -457,3 +457,21 @@ def test_numbers_in_words(write_run, tmp_path):
     'a', predictions=False, facts={'metrics': {'test': {'accuracy': 0.5, 'examples': 8, 'majority': 0.25}}}
   )
   assert score_text(read_run(folder)) == 'test accuracy 50.0 % (always the most frequent class: 25.0 %)'
+
+
+@pytest.mark.parametrize(
+  'options', [{'classes': 0, 'groups': 1}, {'groups': 1}, {'examples': 1, 'accuracy': 1}]
+)
+def test_one_unit_is_named_as_the_reason(write_run, tmp_path, options):
+  for regime in ('scratch', 'masked'):
+    write_run(regime, regime=regime, **options)
+  table = read_any(tmp_path / 'runs')
+  units = 'patients' if 'groups' in options else 'test examples'
+  why = f'are not compared: a comparison needs two or more {units}, and the test set has one.'
+  shown = ' '.join(text(table).split())
+  assert why in shown
+  assert 'can be compared yet' not in shown
+  assert 'predictions.npz' not in shown
+  if 'groups' in options:
+    (method,) = {cell.arm.score.method for cell in table.cells.values()}
+    assert method.startswith('no interval without predictions of at least two patients')

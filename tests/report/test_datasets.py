@@ -180,7 +180,7 @@ def test_values_are_measured(write):
     np.testing.assert_array_equal(contents.values.most, stored.max((0, 1)))
     constant += contents.values.constant
   assert constant == 1
-  assert says(findings, 'examples hold one value only')
+  assert says(findings, 'Inputs that hold one value only')
   assert says(findings, 'No test example', 'label 1')
   page = page_of(task, data_dir, examples=3)
   small = [picture for picture in pictures_of(page) if picture.size == (4, 4)]
@@ -298,7 +298,7 @@ def test_recordings_and_real_labels(write):
   paper = inspect.inspect_set(task, data_dir, protocol='paper')
   shared = len(paper.groups['train'] & paper.groups['test'])
   assert shared > 3
-  assert says(paper, f'{shared} groups', 'in train and in test')
+  assert says(paper, 'Train and test have examples of', f' {shared} common group')
   assert page_of(task, data_dir, examples=5).tags.count('svg') == 5 + 1 + 2
 
 

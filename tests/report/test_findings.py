@@ -218,8 +218,7 @@ def test_what_is_missing_costs_its_own_comparison_only(study):
   left = told(table)
   assert {('S4', 'Image'), ('DLR', 'Image'), ('S5', 'Image')}.isdisjoint(left)
   assert table.findings.apart == (
-    'S5 + Masked SPT (Image) and S5 (Image) are not compared: they share no seed for which both kept '
-    'predictions.',
+    'S5 + Masked SPT (Image) and S5 (Image) are not compared: predictions.npz is missing.',
     '2 pairs of cells share one seed, others several: those with one seed are not compared.',
   )
   for key, pair in left.items():

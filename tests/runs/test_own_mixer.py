@@ -1,6 +1,7 @@
 """A mixer of one's own: one file, in the tree or outside, makes model=NAME of every config; broken ones do
 not train."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,12 +12,14 @@ from flax import nnx
 
 from configs import rows
 from lra_spt.cli import main as cli
+from lra_spt.cli.commands import train
 from lra_spt.config import loading, mixers
 from lra_spt.config.protocol import CLEAN
 from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec, MixerSpec, registry
 from lra_spt.runs import experiment, user_code
 from lra_spt.runs import plan as planning
+from lra_spt.runs.active_run import ActiveRun
 from lra_spt.runs.api import load_run
 from lra_spt.runs.build import resolve
 
@@ -110,6 +113,18 @@ def test_an_edited_mixer_is_another_one(registered, tiny_data, repository, tmp_p
   message = r"a belongs to other code of your own; .*\ncode.mixer: 'text:.*' -> 'text:"
   with pytest.raises(ConfigError, match=message):
     run(edited, 'a')
+  (a_result := tmp_path / 'a' / 'result.json').rename(tmp_path / 'result.json')
+  for text, changes, refused in (
+    (FILE, {}, None),
+    (edited, {}, message),
+    (FILE, {'finetune.max_steps': 3}, 'a belongs to another config'),
+  ):
+    loading._registered.clear()
+    registered(text)
+    dry = ActiveRun(resolve(loading.load(spec, overrides | changes)), tmp_path / 'a')
+    with pytest.raises(ConfigError, match=refused) if refused else contextlib.nullcontext():
+      assert 'would be resumed' in train.describe(dry, 1)
+  (tmp_path / 'result.json').rename(a_result)
   with pytest.raises(ConfigError, match=r'a was trained with your own code \(mixer\), which has'):
     run(edited, 'b', pretrained=tmp_path / 'a')
   with pytest.raises(ConfigError, match='a was trained with your own code'):

@@ -4,7 +4,7 @@ import math
 import os
 
 from lra_spt.cli import flags
-from lra_spt.errors import ConfigError
+from lra_spt.errors import ConfigError, counted
 
 SPLITS = ('validation', 'test')
 
@@ -78,8 +78,8 @@ def describe(run, split, metrics, arrays) -> str:
   known = 'no interval known' if math.isnan(interval.low) else f'95 % interval {score.limits(interval)}'
   return '\n'.join(
     [
-      f'{split} {score.name} {score.show(metrics[score.key])} ({known}) over {examples:,} examples, step '
-      f'{run.step:,}',
+      f'{split} {score.name} {score.show(metrics[score.key])} ({known}) over '
+      f'{counted(examples, "example")}, step {run.step:,}',
       *listed,
     ]
   )

@@ -2,6 +2,7 @@
 
 from lra_spt import files
 from lra_spt.cli import flags
+from lra_spt.errors import counted
 
 
 def parser() -> flags.Parser:
@@ -33,7 +34,7 @@ def main(argv: list[str]) -> int:
     leaderboard.write(table, output, arguments.title or leaderboard.TITLE)
     for sentence in (*notes.failures(table), *notes.unscored(table), *notes.contradictions(table.runs)):
       print(f'! {sentence}')
-    print(f'\nThe leaderboard of {len(table.runs)} runs among published rows is in {output}')
+    print(f'\nThe leaderboard of {counted(len(table.runs), "run")} among published rows is in {output}')
   else:
     print(text.text(table), flush=True)  # before what writes pages is imported
     from lra_spt.report.pages import report

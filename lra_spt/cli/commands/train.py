@@ -6,7 +6,7 @@ import re
 from lra_spt import files
 from lra_spt.cli import flags
 from lra_spt.config.regimes import get_regime
-from lra_spt.errors import ConfigError, NonFiniteError
+from lra_spt.errors import ConfigError, NonFiniteError, counted
 
 
 def parser() -> flags.Parser:
@@ -117,7 +117,9 @@ def _train(arguments, configs):
         shown = metrics['undefined']['test'][metric] if value is None else f'test {metric} {value:.4f}'
         print(f'{place}: {shown}')
   if failures:
-    raise NonFiniteError(f'{len(failures)} trainings failed, all others finished: {"; ".join(failures)}')
+    raise NonFiniteError(
+      f'{counted(len(failures), "training")} failed, all others finished: {"; ".join(failures)}'
+    )
 
 
 def _configs(arguments) -> list[tuple]:
@@ -174,18 +176,21 @@ def _pretrained(run: str | None, chosen) -> str | None:
 def describe(run, members: int) -> str:
   """Describes the stages, steps, parameters, batches and devices of an `ActiveRun`, and checks it."""
   from lra_spt.data import scorable
+  from lra_spt.report.runs import run_folder
   from lra_spt.runs import plan as planning
   from lra_spt.runs import stage_report
 
-  spec = run.spec
-  plan = planning.plan(spec, run.pretrained, members=members)
+  spec, run.workdir = run.spec, files.place(run.workdir)
+  plan, remarks = planning.plan(spec, run.pretrained, members=members), []
+  run.identify(plan, remarks.append)
+  run_folder.check_claim(run.workdir, run.identity)
   train = plan.data['train']
   shape = ', '.join(f'{axis}={size}' for axis, size in plan.mesh.shape.items())
   device = plan.mesh.devices.flat[0].device_kind
   lines = [
     f'{spec.model.name} on {spec.task.name}, regime {spec.regime.name}, protocol {spec.values["protocol"]}, '
     f'seed {spec.seed}',
-    f'workdir   {run.workdir} ({_state(files.place(run.workdir))})',
+    f'workdir   {run.workdir} ({_state(run.workdir)})',
     f'data      {spec.runtime.data_dir}: '
     + ', '.join(f'{len(examples):,} {split}' for split, examples in plan.data.items()),
     f'devices   {plan.mesh.size} of kind {device} ({shape})',
@@ -199,7 +204,7 @@ def describe(run, members: int) -> str:
       f'{name:<9} {built.model.parameter_count:,} parameters, {stage_report.limit(built.spec, used)}, '
       f'{built.flops_per_step:.3g} FLOPs a step'
     )
-  lines += scorable.remarks(plan.data)
+  lines += [*remarks, *scorable.remarks(plan.data)]
   return '\n'.join([*lines, '', plan.parameter_table, 'Nothing was written: this was --dry_run.'])
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from lra_spt.data import scorable, tokenizers
 from lra_spt.data.examples import SPLITS
 from lra_spt.data.tasks import Tokens
+from lra_spt.errors import counted
 
 # A normalised mean or deviation beyond these limits is worth a remark.
 _MEAN_LIMIT, _STD_LIMITS = 0.15, (0.8, 1.25)
@@ -243,7 +244,9 @@ def _values(inspection):
     values = contents.values
     mean, std = values.normalised(task)
     if values.constant:
-      remarks.append(f'{values.constant:,} of {len(contents):,} {name} examples hold one value only.')
+      remarks.append(
+        f'Inputs that hold one value only: {values.constant:,} of {len(contents):,} {name} examples.'
+      )
     for channel, cells in enumerate(zip(values.mean, values.std, values.least, values.most, strict=True)):
       normalised = (f'{mean[channel]:.3f}', f'{std[channel]:.3f}')
       rows.append((name, str(channel), *map(number, cells), *normalised, f'{values.constant:,}'))
@@ -319,7 +322,8 @@ def _groups(inspection):
     for name, these in groups.items()
   ]
   remarks = [
-    f'{both:,} groups, such as all recordings of a patient, have examples in {first} and in {second}.'
+    f'{first.capitalize()} and {second} have examples of {counted(both, "common group")}, such as all '
+    'recordings of a patient.'
     for first, second in itertools.combinations(groups, 2)
     if (both := len(groups[first] & groups[second]))
   ]

@@ -3,6 +3,7 @@
 import math
 from html import escape
 
+from lra_spt.errors import counted
 from lra_spt.report.pages import charts, styles
 from lra_spt.report.runs.arm_key import model_name
 from lra_spt.report.study.arms import constant_score
@@ -73,7 +74,9 @@ def _panel(cells, pairs, score):
     for cell in same:
       middle, colour = y + LANE / 2 - 1, f'var(--line-{_style(cell).colour})'
       dots[cell] = x(cell.arm.score.estimate), middle
-      label = f'{cell.row}: {cell.text} ({score.limits(cell.arm.score)}, {len(cell.arm.runs)} seeds)'
+      label = (
+        f'{cell.row}: {cell.text} ({score.limits(cell.arm.score)}, {counted(len(cell.arm.runs), "seed")})'
+      )
       drawn.append(_bar(x, cell.arm.score, middle, colour, label))
       if pair := pairs.get(cell):
         direction = {'better': 'var(--good)', 'worse': 'var(--bad)', '': 'var(--faint)'}[pair.direction]

@@ -30,7 +30,8 @@ def compared_sections(findings) -> list[dict]:
 
   def section(kind, title, note, head, rows):
     more = f' and {unrun[kind]} still to run' if unrun.get(kind) else ''
-    note += f' Verdicts hold for all {len(rows)}{more} together: Holm-adjusted p \u2264 0.05.'
+    held = f'Verdicts hold for all {len(rows)}{more} together' if more or len(rows) > 1 else 'The verdict'
+    note += f' {held}: Holm-adjusted p \u2264 0.05.'
     return {'title': title, 'note': note, 'head': (*head, *TESTED), 'rows': rows}
 
   sections = [

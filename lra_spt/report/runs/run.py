@@ -169,6 +169,18 @@ class FinishedRun:
     return statistics.score_units(self.score.is_share, *self.predictions[1:], self.group_N)
 
   @property
+  def why_no_units(self) -> str:
+    """The reason why its score has no error to compare: it has fewer than two `units`; '' if it has more."""
+    if self.units is not None and len(self.units) > 1:
+      return ''
+    if self.predictions is None:
+      return f'{run_folder.PREDICTIONS} is missing'
+    count = self.examples if self.group_N is None else len(np.unique(self.group_N))
+    if count < 2:
+      return f'a comparison needs two or more {self.unit_name}, and the test set has one'
+    return f'the labels of the test set do not vary without one of its {self.unit_name}'
+
+  @property
   def counted(self):
     """The score worked out from `predictions`, which must be there; NaN where it is not defined."""
     _, label_N, prediction_N = self.predictions

@@ -195,7 +195,14 @@ def _link(folder, target):
 
 
 def claim(workdir: pathlib.Path, identity: dict) -> None:
-  """Notes what a run is in a new workdir.
+  """Notes what a run is in a new workdir; raises as `check_claim`."""
+  check_claim(workdir, identity)
+  if not (workdir / CONFIG).exists():
+    checksums.write(workdir / CONFIG, identity)
+
+
+def check_claim(workdir: pathlib.Path, identity: dict) -> None:
+  """Compares a run with what a workdir holds, and writes nothing.
 
   Raises:
     ConfigError: the workdir belongs to another run; shows the difference. Or it has a result, but no
@@ -207,7 +214,7 @@ def claim(workdir: pathlib.Path, identity: dict) -> None:
       raise ConfigError(
         f'{workdir} holds a result that was not trained here (it has no {CONFIG}); choose another --workdir.'
       )
-    checksums.write(workdir / CONFIG, identity)
+    return
   before, identity = read_config(workdir), json.loads(json.dumps(identity))
   if loading.digest(before) != loading.digest(identity):
     what, accept = 'another config', ''

@@ -255,7 +255,7 @@ def score_interval(share: bool, value, examples, units, grouped: bool, what) -> 
   if share and not grouped:
     return wilson(round(value * examples), examples)
   if units is None:
-    kind = 'groups' if share else 'examples that vary'
+    kind = (what if grouped else 'examples') + ('' if share else ' whose labels vary')
     method = f'no interval without predictions of at least two {kind}'
     return ConfidenceInterval(value, math.nan, math.nan, method)
   return grouped_share(units, examples, what) if share else r2_interval(units, what)

@@ -202,7 +202,9 @@ def _pair(cell, base, tested, place):
       'the others would only include seeds that trained well.'
     )
   if not seeds:
-    return None, f'{what}: they share no seed for which both kept predictions.'
+    common = {run.seed for run in cell.runs} & {run.seed for run in base.runs}
+    why = [run.why_no_units for run in (*cell.runs, *base.runs) if run.seed in common and run.why_no_units]
+    return None, f'{what}: {why[0] if why else "they share no seed"}.'
   sets = {side[seed][0] for side in (here, there) for seed in seeds}
   if len(sets) > 1:
     return None, f'{what}: {OTHER_EXAMPLES}'

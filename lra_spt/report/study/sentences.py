@@ -14,7 +14,7 @@ def sentences(findings: StudyFindings, cells=()) -> list[str]:
     lines.append(_gains(regime, [pair for pair in findings.pairs if pair.regime == regime and pair.main]))
   lines += _means(findings.means)
   lines += _changes('gain along the chart', findings.growths) or _changes('lead of a model', findings.gaps)
-  lines += [] if findings.pairs else _best(cells) + _differences(findings.differences)
+  lines += [] if findings.pairs else _best(cells, findings.apart) + _differences(findings.differences)
   lines += _failing(findings.successes)
   if any(len(pair.seeds) == 1 for pair in findings.pairs):
     lines.append(ONE_SEED)
@@ -104,16 +104,16 @@ def _changes(what, changes):
   ]
 
 
-def _best(cells):
+def _best(cells, apart):
   arms = [cell for cell in cells if cell.arm]
   if not arms:
     return []
   best = max(arms, key=lambda cell: cell.arm.score.estimate)
   limits = f' ({best.score.limits(best.arm.score)})' if best.arm.score.known else ''
-  return [
-    f'{best.row} reaches a test {best.score.name} of {best.text}{limits} on {best.column}; no pair of runs '
-    'with and without self-pretraining can be compared yet.'
-  ]
+  reached = f'{best.row} reaches a test {best.score.name} of {best.text}{limits} on {best.column}'
+  if apart:
+    return [f'{reached}. {apart[0]}']
+  return [f'{reached}; no pair of runs with and without self-pretraining can be compared yet.']
 
 
 def _differences(differences):
