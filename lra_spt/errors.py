@@ -81,7 +81,9 @@ def too_many_open_files(error: BaseException | None) -> TooManyOpenFiles | None:
 
   Libraries that meet the limit raise errors of all kinds, also one that says that a file is damaged.
   """
-  while error is not None:
+  seen = []  # a chain may be a circle, where the error of a thread is raised again
+  while error is not None and error not in seen:
+    seen.append(error)
     if isinstance(error, TooManyOpenFiles):
       return error
     code, text = getattr(error, 'errno', None), str(error)

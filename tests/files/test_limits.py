@@ -63,6 +63,9 @@ def test_the_limit_is_recognised_below_errors_of_libraries(tmp_path, error):
 def test_the_limit_of_the_machine_has_its_own_advice():
   assert 'end other programs' in str(too_many_open_files(wrapped(errno.ENFILE)))
   assert too_many_open_files(wrapped(errno.EIO)) is None
+  first, second = ValueError('first'), ValueError('second')
+  first.__cause__, second.__cause__ = second, first  # it went round for ever
+  assert too_many_open_files(first) is None
 
 
 @pytest.mark.parametrize('kind', [DamagedFile, ImportError, OSError])
