@@ -16,7 +16,7 @@ from lra_spt.distributed import settings, sharding
 from lra_spt.errors import CheckpointError, ConfigError, within
 from lra_spt.models import MixerSpec
 from lra_spt.models.check import check_mixer
-from lra_spt.models.registry import is_builtin
+from lra_spt.models.registry import is_builtin, mixer_class
 from lra_spt.objectives.rows import row_lengths
 from lra_spt.ops import selection
 from lra_spt.report.runs import run_folder
@@ -88,6 +88,19 @@ class Built:
   def flops_per_step(self) -> int:
     """The floating-point operations of a training step: the backward pass counts twice the forward pass."""
     return 3 * self.model.flops * self.spec.batch_size * self.task.documents
+
+  @property
+  def flops_at_least(self) -> bool:
+    """True if `flops_per_step` counts no more than matrices, since the mixer has no `flops`."""
+    cls = mixer_class(self.mixer.model.mixer['name'])
+    return not hasattr(cls, 'flops') and not is_builtin(self.mixer.model.mixer['name'])
+
+  @property
+  def operations(self) -> str:
+    """The number of `flops_per_step` for readers."""
+    if not self.flops_at_least:
+      return f'{self.flops_per_step:.3g}'
+    return f'at least {self.flops_per_step:.3g} (the mixer has no `flops`)'
 
   @property
   def _state(self):

@@ -100,6 +100,7 @@ def note(member: Member, stage: StageLoop, kernels: dict[str, str]) -> dict:
     'time': {part: round(seconds, 2) for part, seconds in member.time.items()},
     'computed': computed,
   }
+  report |= {'flops_at_least': True} if built.flops_at_least else {}
   report |= {'computed_before': before} if before else {}
   report |= {'kernels': kernels} if kernels else {}
   report |= {'members': len(stage.members)} if len(stage.members) > 1 else {}
@@ -154,7 +155,7 @@ def _where(built: Built, mesh) -> str:
   return (
     f'on {devices} as mesh {axes}: {rows:g} sequences a device and step'
     f'{" in " + str(runtime.microbatches) + " parts" if runtime.microbatches > 1 else ""}, '
-    f'{built.flops_per_step:.3g} operations a step, {runtime.precision}{"".join(sorted(used))}'
+    f'{built.operations} operations a step, {runtime.precision}{"".join(sorted(used))}'
   )
 
 

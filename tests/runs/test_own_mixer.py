@@ -17,6 +17,8 @@ from lra_spt.config import loading, mixers
 from lra_spt.config.protocol import CLEAN
 from lra_spt.errors import ConfigError
 from lra_spt.models import ExecutionSpec, MixerSpec, registry
+from lra_spt.report.pages import report
+from lra_spt.report.study.any_folder import read_any
 from lra_spt.runs import experiment, user_code
 from lra_spt.runs import plan as planning
 from lra_spt.runs.active_run import ActiveRun
@@ -104,7 +106,9 @@ def test_an_edited_mixer_is_another_one(registered, tiny_data, repository, tmp_p
     found = experiment.run(loading.load(spec, overrides), tmp_path / workdir, announce=said.append, **options)
     return found, said
 
-  result, _ = run(FILE, 'a')
+  result, said = run(FILE, 'a')
+  assert any('at least' in line and 'operations a step' in line for line in said)
+  assert '\u2265' in report.write(read_any(tmp_path / 'a')).read_text()
   assert result['code'] == json.loads((tmp_path / 'a' / 'config.json').read_text())['code']
   again, said = run(FILE, 'a')
   assert again == result
@@ -273,4 +277,5 @@ def test_the_command_check(registered, repository, capsys):
     '  ok: output and gradient finite, and the same for the same keys',
     '  ok: rows of a batch independent',
     '  ok: padding ignored (13 of 24 positions are valid)',
+    '  note: the mixer has no method flops(length), so operations count its weight matrices only',
   ]

@@ -27,4 +27,6 @@ def main(argv: list[str]) -> int:
   print(f'{built.model_name} on {built.task.name}: mixer {built.mixer.model.mixer["name"]}, {form} form')
   for sentence in built.check_mixer():
     print(f'  ok: {sentence}')
+  if built.flops_at_least:
+    print('  note: the mixer has no method flops(length), so operations count its weight matrices only')
   return 0

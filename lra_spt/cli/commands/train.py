@@ -202,7 +202,7 @@ def describe(run, members: int) -> str:
     used = len(train.part(built.spec.data_fraction))
     lines.append(
       f'{name:<9} {built.model.parameter_count:,} parameters, {stage_report.limit(built.spec, used)}, '
-      f'{built.flops_per_step:.3g} FLOPs a step'
+      f'{built.operations} FLOPs a step'
     )
   lines += [*remarks, *scorable.remarks(plan.data)]
   return '\n'.join([*lines, '', plan.parameter_table, 'Nothing was written: this was --dry_run.'])

@@ -137,7 +137,7 @@ def _details(table, cell):
         'seed': run.seed,
         'value': (run.why_unscored or run.score.show(run.value)) + f' {RECORDED}' * bool(run.recorded),
         'parameters': f'{run.result.get("parameters") or 0:,}',
-        'flops': scaled(run.total('flops'), 'FLOP'),
+        'flops': '\u2265 ' * run.flops_at_least + scaled(run.total('flops'), 'FLOP'),
         'seconds': duration(run.total('seconds')),
         'date': run.result.get('date') or 'not known',
         'commit': (run.result.get('commit') or 'not known')[:12],

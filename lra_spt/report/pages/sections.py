@@ -215,7 +215,7 @@ def _cost(points):
         'value': cell.text,
         'parameters': DASH if parameters is None else f'{parameters:,.0f}',
         'stages': stages,
-        'flops': scaled(flops, 'FLOP'),
+        'flops': '\u2265 ' * any(run.flops_at_least for run in cell.runs) + scaled(flops, 'FLOP'),
         'seconds': duration(seconds),
         'front': front,
         'rank': (flops or '', seconds or ''),

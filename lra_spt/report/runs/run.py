@@ -86,6 +86,8 @@ class FinishedRun:
   cautions = property(lambda self: self.result.get('cautions') or [])
   recorded = property(lambda self: self.result.get('recorded'))  # of predictions made elsewhere
   model = property(lambda self: self.key.question.model)
+  # True if `flops` leave out a part of what the mixer computes.
+  flops_at_least = property(lambda self: any(s.get('flops_at_least') for s in self.result['stages'].values()))
 
   @functools.cached_property
   def key(self):

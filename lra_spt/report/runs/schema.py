@@ -56,6 +56,9 @@ class Stage:
   epochs: float = 0
   seconds: float = 0
   flops_per_step: float = 0
+  flops_at_least: bool = (
+    False  # the mixer does not count its operations, so only those of its matrices are in
+  )
   best_step: int = 0
   metrics: dict[str, float | None] = dataclasses.field(default_factory=dict)  # of the best validation
   undefined: dict[str, str] = dataclasses.field(default_factory=dict)  # {name: why} of metrics that are null
