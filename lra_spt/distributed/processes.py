@@ -26,6 +26,7 @@ JOIN = 300.0  # seconds that the first of several processes waits for the last o
 MEETING = 3600_000  # ms; the heartbeat ends a process earlier if another one is lost
 
 _asked_to_end = threading.Event()
+_busy = ''
 _meetings = itertools.count()  # makes names of barriers unique
 _questions = itertools.count()  # jax numbers the points at which all can stop
 
@@ -47,10 +48,11 @@ def heeding_signals():
       os.kill(os.getpid(), signal.SIGTERM)
     else:
       _asked_to_end.set()
+    after = f' after {_busy}' if _busy else ''
     if number == signal.SIGINT:
-      signals.say('the run saves its state and ends; interrupt again to end it at once.')
+      signals.say(f'the run saves its state and ends{after}; interrupt again to end it at once.')
     elif first:
-      signals.say(f'{signal.Signals(number).name}: the run saves its state and ends.')
+      signals.say(f'{signal.Signals(number).name}: the run saves its state and ends{after}.')
     first = False
 
   try:
@@ -58,6 +60,14 @@ def heeding_signals():
       yield
   finally:
     _asked_to_end.clear()
+    busy_with('')
+
+
+def busy_with(what: str) -> None:
+  """Notes what a request to end waits for, such as 'the training steps in progress', for the sentence that a
+  signal prints; '' is nothing."""
+  global _busy
+  _busy = what
 
 
 def asked_to_end() -> bool:

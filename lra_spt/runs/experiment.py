@@ -106,7 +106,9 @@ def train_stage(name: str, runs: list[ActiveRun], planned: planning.Plan, say) -
     if shared:  # another command may have trained it before this one had the lock
       training = [each for each in training if not each.is_done(name, say)]
     if training:
-      stage = StageLoop([each.member(name) for each in training], planned.data, planned.mesh)
+      stages = training[0].stages
+      later = [stages[other] for other in [*stages][[*stages].index(name) + 1 :]]
+      stage = StageLoop([each.member(name) for each in training], planned.data, planned.mesh, later)
       kernels = stage_report.announce(stage, say)
       stage_report.note_attempt(stage, say)
       for each, outcome in zip(training, stage.run(), strict=True):

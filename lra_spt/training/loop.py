@@ -13,9 +13,10 @@ from lra_spt.config.schema import NO_LIMIT
 from lra_spt.data import pipeline
 from lra_spt.distributed import processes, sharding
 from lra_spt.errors import ConfigError, Interrupted, NonFiniteError, UserError
-from lra_spt.training import device_data, population
+from lra_spt.training import device_data, duration, population
 from lra_spt.training.checkpoints.background import Background
 from lra_spt.training.evaluate import evaluator_of
+from lra_spt.training.in_flight import InFlight
 from lra_spt.training.member import Member
 from lra_spt.training.monitoring.hooks import Profile, ReportProgress, TrainLog, mean_of
 from lra_spt.training.monitoring.metric_writers import create_writer
@@ -32,10 +33,11 @@ class StageLoop:
     members: the runs. Their stages may differ in seed, learning rate and weight decay only.
     data: {'train', 'validation': `Examples`}.
     mesh: the devices to train on. For several members it has the axis 'member', see `population`.
+    later: the stages that the run goes on with, for the estimate of its duration.
   """
 
-  def __init__(self, members: list[Member], data, mesh):
-    self.members, self.mesh = members, mesh
+  def __init__(self, members: list[Member], data, mesh, later=()):
+    self.members, self.mesh, self._examples, self._later = members, mesh, len(data['train']), later
     self.built = built = members[0].built
     spec, loop, protocol = built.spec, built.runtime, built.protocol
     self.train, self.validation = data['train'].part(spec.data_fraction), data['validation']
@@ -52,6 +54,7 @@ class StageLoop:
     )
     self.evaluator = evaluator_of(built, mesh)
     self._evaluate_every = spec.evaluate_every or max(1, int(steps_per_epoch))
+    self._at_once = 1  # steps of a dispatch; slow steps are given out one by one, see `InFlight`
 
   def run(self) -> list[Member | UserError]:
     """Trains to the end; returns each member with its best state, or the error that ended it.
@@ -123,6 +126,8 @@ class StageLoop:
       initial=step,
       batch_size=self.spec.batch_size * len(members),
       enabled=self.loop.progress,
+      compiling=lambda: timing.parts['compiling'],
+      estimate=self._estimate,
     )
     # The first dispatch compiles; a profile is of the steps after it.
     profile = Profile(
@@ -142,15 +147,23 @@ class StageLoop:
       mesh=self.mesh,
     )
     keys = population.stack([member.built.training_key for member in members], self.mesh)
+    in_flight = InFlight('training steps')
     chunks = closing.enter_context(contextlib.closing(self._chunks(members, step)))
+    alone, chunk_start, due = jax.process_count() == 1, step, True
     saved, saved_step = timing.elapsed, step
     if step > 0:  # a limit of time ends no member before its first evaluation
       evaluated = [control['best_step'] >= 0 for control in self._controls(state, members)]
       self._end_finished(members, state, step, timing, evaluated)
     while any(member.active for member in members):
       timing.share_among(member.active for member in members)
+      if alone or due:  # several processes decide as one, which costs a message: when a log line is due
+        (self._at_once,) = processes.first_chooses([in_flight.at_once(self.loop.steps_per_dispatch)])
+        due = False
+      with timing.on('steps'):
+        in_flight.wait_for_room(self._at_once)
       if processes.asked_to_end():  # after an evaluation that was due
         if saved_step != step:
+          in_flight.wait()
           log.write()
           self._guard(members, state)
           self._save(members, state, timing)
@@ -161,17 +174,20 @@ class StageLoop:
       members[0].checkpoints.check()
       profile(step)
       with timing.on('data'):
-        chunk, count = next(chunks)
+        chunk, count, whole = next(chunks)
       with timing.on('steps'):
         state, records = dispatch(state, chunk, self._counts(members, count), keys)
+        in_flight.add(records['loss'], count)
         step += count
-        log.add(step, count, records)  # reads earlier dispatches, so that the device never waits for the host
+        log.add(step, count, records, whole)  # reads earlier dispatches, so the device waits for no host
       if log.met_non_finite:
         self._guard(members, state)
         log.met_non_finite = False
-      progress(step)
-      # Several processes decide as one, which costs a message: they do so only when a log line is due.
-      due = jax.process_count() == 1 or step // self.loop.log_every > (step - count) // self.loop.log_every
+      progress(step, in_flight.seconds)
+      if not whole:
+        continue
+      due = alone or step // self.loop.log_every > chunk_start // self.loop.log_every
+      chunk_start = step
       late = self._out_of_time(timing) if due else [False] * len(members)
       save = self.loop.checkpoint_every and step % self.loop.checkpoint_every == 0
       all_due = step % self._evaluate_every == 0 or step >= self.total
@@ -179,7 +195,8 @@ class StageLoop:
       if not (any(evaluated) or save or (due and self._save_is_due(timing.elapsed - saved))):
         continue
       with timing.on('steps'):
-        log.write()  # waits for the devices
+        in_flight.wait()
+        log.write()
       if any(evaluated):
         state = self._evaluate(members, step, state, timing, progress, evaluated)
         self._end_finished(members, state, step, timing, evaluated)
@@ -188,6 +205,12 @@ class StageLoop:
         state = self._save(members, state, timing)
       saved, saved_step = timing.elapsed, step
       log.restart_clock()
+
+  def _estimate(self, step: int, seconds: float) -> str | None:
+    """The line on the duration of the run, from the seconds of a step."""
+    left = duration.seconds([self.built, *self._later], self._examples, len(self.validation), seconds, step)
+    on_cpu = self.mesh.devices.flat[0].platform == 'cpu'
+    return left and duration.sentence(self.name, left, seconds, on_cpu)
 
   def _counts(self, members, count: int):
     """The number of steps of a chunk that each member takes: int32 [], or [members] if they are stacked."""
@@ -218,10 +241,11 @@ class StageLoop:
     return [late > 0 for late in processes.first_chooses([seconds >= most for seconds in timing.seconds])]
 
   def _chunks(self, members, step: int):
-    """Yields (chunk of k steps for the dispatch, count <= k) from `step` on.
+    """Yields (k batches for the dispatch, count <= k of them to run, whole) from `step` on.
 
-    A chunk ends at the next evaluation, checkpoint or end, so that a restart cuts the same chunks. The first
-    chunk of a stage has one step, so that its user soon sees that training works.
+    A chunk has k steps, or ends at the next evaluation, checkpoint or end, so that a restart cuts the same
+    chunks. The first chunk of a stage has one step, so that its user soon sees that training works. Slow
+    steps are given out in parts of a chunk, of at most `_at_once` steps; `whole` marks the last part.
     """
     k = self.loop.steps_per_dispatch
     make, send = self._positions() if self.placement == 'device' else self._batches()
@@ -230,16 +254,18 @@ class StageLoop:
       while step < self.total:
         every = [n for n in (self._evaluate_every, self.loop.checkpoint_every) if n]
         boundary = min([self.total, *(step // n * n + n for n in every)])
-        count = min(k if step else 1, boundary - step)
-        chunks = []
-        for stream in streams:
-          chunk = [next(stream) for _ in range(count)]
-          chunk += [chunk[-1]] * (k - count)  # never run: the dispatch stops after `count`
-          chunks.append(jax.tree.map(lambda *parts: np.stack(parts), *chunk))
-        if population.stacks(self.mesh):
-          chunks = [jax.tree.map(lambda *parts: np.stack(parts), *population.filled(chunks, self.mesh))]
-        yield send(chunks[0]), count
-        step += count
+        end = min(boundary, step + (k if step else 1))
+        while step < end:
+          count = min(self._at_once, end - step)
+          chunks = []
+          for stream in streams:
+            chunk = [next(stream) for _ in range(count)]
+            chunk += [chunk[-1]] * (k - count)  # never run: the dispatch stops after `count`
+            chunks.append(jax.tree.map(lambda *parts: np.stack(parts), *chunk))
+          if population.stacks(self.mesh):
+            chunks = [jax.tree.map(lambda *parts: np.stack(parts), *population.filled(chunks, self.mesh))]
+          step += count
+          yield send(chunks[0]), count, step == end
 
   def _batches(self):
     """Returns two functions: one reads a member's batches from a step on, one sends k of them to the

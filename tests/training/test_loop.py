@@ -9,6 +9,7 @@ import time
 import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -54,7 +55,7 @@ class StateRecorder:
   def dispatch(self, state, chunk, count, key):
     self.calls += 1
     names = ('loss', 'gradient_norm', 'learning_rate')
-    records = dict.fromkeys(names, np.zeros(chunk['weight'].shape[0], np.float32))
+    records = dict.fromkeys(names, jnp.zeros(chunk['weight'].shape[0], np.float32))
     return state | {'step': state['step'] + count}, records
 
 

@@ -5,6 +5,7 @@ import itertools
 import statistics
 import sys
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -13,8 +14,10 @@ from tqdm import tqdm
 
 from lra_spt.distributed import chips
 from lra_spt.training import population
+from lra_spt.training.duration import in_words
 
 SECONDS_BETWEEN_LINES = 60.0
+STEPS_BEFORE_ESTIMATE = 3
 LINES_OF_SPEED = 20  # the speed is a median over so many lines, which ignores rare pauses
 
 
@@ -27,8 +30,20 @@ class ReportProgress:
   It also passes the last metrics to `clu.platform`, where cluster front ends read a task's status.
   """
 
-  def __init__(self, name: str, *, total: int | None, initial: int, batch_size: int, enabled: bool):
-    """total: the steps of the stage; None if only time ends it."""
+  def __init__(
+    self,
+    name: str,
+    *,
+    total: int | None,
+    initial: int,
+    batch_size: int,
+    enabled: bool,
+    compiling: Callable[[], float] = lambda: 0.0,
+    estimate: Callable[[int, float], str | None] = lambda step, seconds: None,
+  ):
+    """total: the steps of the stage; None if only time ends it. compiling: returns the seconds that jax has
+    compiled, which are left out of the speed. estimate: makes a line about the whole run from (step, seconds
+    a step); it is shown once, after a few steps."""
     enabled = enabled and jax.process_index() == 0
     terminal = (
       hasattr(sys.stderr, 'isatty') and sys.stderr.isatty()
@@ -43,16 +58,29 @@ class ReportProgress:
       disable=not (enabled and terminal),
     )
     self._lines = enabled and not terminal
+    self._compiling, self._compiled = compiling, 0.0
+    self._estimate, self._estimate_from = estimate, initial + STEPS_BEFORE_ESTIMATE
     self._name, self._total, self._batch_size = name, total, batch_size
     self._notes: dict[str, str] = {}
     # (step, time) of the last lines, from the end of the first dispatch on, which compiles.
     self._marks: collections.deque[tuple[int, float]] = collections.deque(maxlen=LINES_OF_SPEED)
     self._last_line = time.monotonic()
 
-  def __call__(self, step: int) -> None:
-    now = time.monotonic()
+  def __call__(self, step: int, step_seconds: float | None = None) -> None:
+    """Shows the step; step_seconds: a measured one, None while there is none."""
+    now, compiled = time.monotonic(), self._compiling()
     if not self._marks:
-      self._marks.append((step, now))
+      self._marks.append((step, now - compiled))
+    if not self._bar.disable:
+      self._bar.start_t += compiled - self._compiled
+      self._bar.last_print_t += compiled - self._compiled
+    self._compiled = compiled
+    if step_seconds and self._estimate and step >= self._estimate_from:
+      line, self._estimate = self._estimate(step, step_seconds), None
+      if line and not self._bar.disable:
+        self._bar.write(line)
+      elif line and self._lines:
+        print(line, flush=True)
     self._bar.update(step - self._bar.n if not self._bar.disable else 0)
     if rate := self._bar.format_dict.get('rate') if not self._bar.disable else None:
       self._notes['examples/s'] = f'{rate * self._batch_size:.0f}'
@@ -78,11 +106,11 @@ class ReportProgress:
     notes = sorted(self._notes.items(), key=lambda note: not note[0].startswith('val '))
     parts = [f'{key} {value}' for key, value in notes]
     if self._marks and step > self._marks[-1][0]:
-      self._marks.append((step, self._last_line))
+      self._marks.append((step, self._last_line - self._compiling()))
     if rate := self._rate():
       parts.append(f'{rate * self._batch_size:.0f} examples/s')
       if self._total and step < self._total:
-        parts.append(f'ETA {_duration((self._total - step) / rate)}')
+        parts.append(f'ETA {in_words((self._total - step) / rate)}')
     of = f'/{self._total:,}' if self._total else ''
     print(f'{self._name} step {step:,}{of}: {", ".join(parts) or "running"}', flush=True)
 
@@ -91,12 +119,6 @@ class ReportProgress:
     spans = itertools.pairwise(self._marks)
     rates = [(step - before) / (now - then) for (before, then), (step, now) in spans if now > then]
     return statistics.median(rates) if rates else None
-
-
-def _duration(seconds: float) -> str:
-  if seconds < 60:
-    return f'{seconds:.0f} s'
-  return f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} h'
 
 
 def mean_of(lines: list[dict]) -> dict:
@@ -125,13 +147,19 @@ class TrainLog:
     self._seconds_at_best = None if peak is None else all_flops / (peak * mesh.size)  # of a step
     self._pending: list[tuple[int, int, dict]] = []
     self._steps = 0
+    self._whole = True
     self._since: float | None = None  # start of the time of the pending steps; None until they are compiled
     self.met_non_finite = False
 
-  def add(self, step: int, count: int, records: dict) -> None:
-    """Notes a dispatch; writes a line after enough steps, but never waits for the dispatch just started."""
-    if self._steps >= self._every:
+  def add(self, step: int, count: int, records: dict, whole: bool = True) -> None:
+    """Notes a dispatch; writes a line after enough steps, but never waits for the dispatch just started.
+
+    whole: it ends a chunk of `runtime.steps_per_dispatch`. Lines cover whole chunks, so that the means in
+      them do not depend on the speed.
+    """
+    if self._steps >= self._every and self._whole:
       self.write()
+    self._whole = whole
     self._pending.append((step, count, records))
     self._steps += count
     if self._since is None:

@@ -1,0 +1,62 @@
+"""Estimates how long a run takes, from its first steps."""
+
+from collections.abc import Sequence
+
+from lra_spt.config.schema import NO_LIMIT
+
+DAYS = 36 * 3600.0  # seconds from which a run on a CPU is advised against
+
+
+def operations(built, train: int, validation: int) -> float:
+  """Returns the floating-point operations of a stage, a `lra_spt.runs.stage.Built`: of its training steps and
+  of its validations.
+
+  Args:
+    train, validation: the numbers of examples.
+  """
+  spec = built.spec
+  total = spec.total_steps(train)
+  every = spec.evaluate_every or max(1, train // spec.batch_size)
+  forward = built.flops_per_step / 3 / spec.batch_size  # of an example
+  return total * built.flops_per_step + -(-total // every) * validation * forward
+
+
+def seconds(
+  stages: Sequence, train: int, validation: int, step_seconds: float, done: int = 0
+) -> float | None:
+  """Returns the seconds that stages still take; None if one of them has no known end.
+
+  Args:
+    stages: the stage that runs, and those after it.
+    train, validation: the numbers of examples.
+    step_seconds: of a step of the first stage.
+    done: the steps of the first stage that are done.
+  """
+  speed = max(stages[0].flops_per_step, 1) / step_seconds  # operations a second
+  left = 0.0
+  for i, built in enumerate(stages):
+    own = train * built.spec.data_fraction
+    limit = built.spec.max_seconds or float('inf')
+    most = float('inf')
+    if (total := built.spec.total_steps(int(own))) < NO_LIMIT:
+      share = 1 - done / total if i == 0 else 1.0
+      most = share * operations(built, int(own), validation) / speed
+    left += min(most, limit)
+  return left if left < float('inf') else None
+
+
+def sentence(name: str, left: float, step_seconds: float, on_cpu: bool) -> str:
+  """Returns the line that a run prints after a few steps."""
+  line = f'{name}: the run takes about {in_words(left)} from here, at {step_seconds:.2g} s a step'
+  if on_cpu and left >= DAYS:
+    line += '. This takes days on a CPU: use an accelerator, or a small task such as those of configs/mini'
+  return line
+
+
+def in_words(seconds: float) -> str:
+  """Returns '40 s', '12 min', '2.5 h' or '12 days'."""
+  if seconds < 60:
+    return f'{seconds:.0f} s'
+  if seconds < 5400:
+    return f'{seconds / 60:.0f} min'
+  return f'{seconds / 3600:.1f} h' if seconds < 48 * 3600 else f'{seconds / 86400:.0f} days'

@@ -1,0 +1,71 @@
+"""Bounds by time the work that devices get ahead, so that a run that is asked to end does not wait long."""
+
+import collections
+import time
+
+import jax
+
+from lra_spt.distributed import processes
+
+SECONDS = 2.0  # of work ahead: no accelerator ever waits for the host, and no user for the accelerator
+_PAUSE = 0.05  # seconds, the longest between two looks; handlers of signals run only between them
+
+
+class InFlight:
+  """The dispatches that devices have not finished yet.
+
+  seconds: the measured seconds of a step, without compilation; None before the first dispatch is finished.
+  """
+
+  def __init__(self, what: str):
+    """what: names the steps to a user who waits for them, such as 'training steps'."""
+    self._what = what
+    self._waiting: collections.deque[tuple[jax.Array, int, float]] = collections.deque()
+    self._last = 0.0
+    self._took = self._steps = 0.0  # seconds and steps, the last ones with the most weight
+    self.seconds: float | None = None
+
+  def at_once(self, most: int) -> int:
+    """Returns how many steps the next dispatch takes: 1 to `most`, and where they are slow no more than half
+    of SECONDS."""
+    if self.seconds is None:
+      return 1
+    return max(1, min(most, int(SECONDS / 2 / max(self.seconds, 1e-9))))
+
+  def wait_for_room(self, steps: int) -> None:
+    """Waits until the work ahead, with so many steps more, takes at most SECONDS, or there is none ahead."""
+    while self._waiting and (
+      self.seconds is None or (sum(n for _, n, _ in self._waiting) + steps) * self.seconds > SECONDS
+    ):
+      self._wait()
+      self._settle()
+
+  def add(self, result: jax.Array, steps: int) -> None:
+    """Notes a dispatch of so many steps that has been started, with one of its results."""
+    self._settle()
+    self._waiting.append((result, steps, time.monotonic()))
+
+  def wait(self) -> None:
+    """Waits for everything."""
+    while self._waiting:
+      self._wait()
+      self._settle()
+
+  def _wait(self) -> None:
+    """Waits for the first dispatch. Looks again and again, since C code that waits holds up signals."""
+    result, pause = self._waiting[0][0], 1e-4
+    while not result.is_ready():
+      time.sleep(pause)
+      pause = min(1.5 * pause, _PAUSE)
+
+  def _settle(self) -> None:
+    """Drops what is finished, and measures it."""
+    steps, since = 0, self._last
+    while self._waiting and self._waiting[0][0].is_ready():
+      _, count, given = self._waiting.popleft()
+      since, steps = (since if steps else max(since, given)), steps + count
+    if steps:
+      self._last = time.monotonic()
+      self._took, self._steps = self._took / 2 + self._last - since, self._steps / 2 + steps
+      self.seconds = self._took / self._steps
+      processes.busy_with(f'the {self._what} in progress (about {max(SECONDS, self.seconds):.0f} s)')
