@@ -45,8 +45,10 @@ def seconds(
   return left if left < float('inf') else None
 
 
-def sentence(name: str, left: float, step_seconds: float, on_cpu: bool) -> str:
-  """Returns the line that a run prints after a few steps."""
+def sentence(name: str, left: float | None, step_seconds: float, on_cpu: bool) -> str | None:
+  """Returns the line that a run prints after a few steps; None if it ends within a minute or nobody knows."""
+  if left is None or left < 60:
+    return None
   line = f'{name}: the run takes about {in_words(left)} from here, at {step_seconds:.2g} s a step'
   if on_cpu and left >= DAYS:
     line += '. This takes days on a CPU: use an accelerator, or a small task such as those of configs/mini'

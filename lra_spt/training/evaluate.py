@@ -13,9 +13,10 @@ import numpy as np
 
 from lra_spt.data import pipeline
 from lra_spt.data.examples import Examples
-from lra_spt.distributed import settings, sharding
-from lra_spt.errors import ConfigError, NonFiniteError
+from lra_spt.distributed import processes, settings, sharding
+from lra_spt.errors import ConfigError, Interrupted, NonFiniteError
 from lra_spt.training import population
+from lra_spt.training.in_flight import InFlight
 from lra_spt.training.programs import shared
 from lra_spt.training.state import not_finite
 
@@ -96,6 +97,9 @@ class Evaluator:
 
     Returns:
       For each run what was measured; a NonFiniteError where its loss is not finite.
+
+    Raises:
+      Interrupted: the process was asked to end.
     """
     drop_last = self.drop_last and not whole
     if drop_last:
@@ -106,14 +110,20 @@ class Evaluator:
     key = population.stack(keys, self.mesh)
     collected = population.stack([self._empty()] * count, self.mesh)
     rows = sharding.local_rows(self.mesh, self.batch_size)
-    parts = []
+    parts, in_flight = [], InFlight('batches of an evaluation')
     batches = pipeline.evaluation_batches(
       examples, batch_size=self.batch_size, rows=rows, drop_last=drop_last, threads=self.threads
     )
     with contextlib.closing(batches):  # ends the threads that read ahead
       for local in batches:
+        in_flight.wait_for_room(1)
+        if processes.asked_to_end():
+          raise Interrupted(
+            f'the evaluation on the {examples.split} split was asked to end; the same command repeats it.'
+          )
         batch = sharding.to_devices(local, self.mesh, self.batch_size, rows)
         collected, predicted = self._step(state['params'], state['stats'], batch, key, collected)
+        in_flight.add(jax.tree.leaves(collected)[0], 1)
         if predictions:
           parts.append(self._everywhere((batch['weight'], batch['index'], batch['label'], predicted)))
     members = [population.member(collected, i, self.mesh) for i in range(count)]

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+from typing import NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from lra_spt.training.evaluate import evaluator_of
 from lra_spt.training.in_flight import InFlight
 from lra_spt.training.member import Member
 from lra_spt.training.monitoring.hooks import Profile, ReportProgress, TrainLog, mean_of
-from lra_spt.training.monitoring.metric_writers import create_writer
+from lra_spt.training.monitoring.metric_writers import create_writer, lacks_validation
 from lra_spt.training.monitoring.timing import StageTiming
 from lra_spt.training.optimizer import after_evaluation, compared
 from lra_spt.training.step import StepProgram, train_steps
@@ -152,6 +153,9 @@ class StageLoop:
     alone, chunk_start, due = jax.process_count() == 1, step, True
     saved, saved_step = timing.elapsed, step
     if step > 0:  # a limit of time ends no member before its first evaluation
+      lacking = [self._is_due(step) and lacks_validation(member.directory, step) for member in members]
+      if any(lacking := processes.first_chooses(lacking)):
+        state = self._evaluate(members, step, state, timing, progress, lacking)
       evaluated = [control['best_step'] >= 0 for control in self._controls(state, members)]
       self._end_finished(members, state, step, timing, evaluated)
     while any(member.active for member in members):
@@ -161,16 +165,12 @@ class StageLoop:
         due = False
       with timing.on('steps'):
         in_flight.wait_for_room(self._at_once)
-      if processes.asked_to_end():  # after an evaluation that was due
-        if saved_step != step:
+      if processes.asked_to_end():
+        if new := saved_step != step:
           in_flight.wait()
           log.write()
           self._guard(members, state)
-          self._save(members, state, timing)
-        members[0].checkpoints.wait()
-        raise Interrupted(
-          f'{self.name} was asked to end and stopped at step {step}; the same command resumes there.'
-        )
+        self._end(members, state, step, timing, save=new)
       members[0].checkpoints.check()
       profile(step)
       with timing.on('data'):
@@ -190,8 +190,9 @@ class StageLoop:
       chunk_start = step
       late = self._out_of_time(timing) if due else [False] * len(members)
       save = self.loop.checkpoint_every and step % self.loop.checkpoint_every == 0
-      all_due = step % self._evaluate_every == 0 or step >= self.total
-      evaluated = [member.active and (all_due or out) for member, out in zip(members, late, strict=True)]
+      evaluated = [
+        each.active and (self._is_due(step) or out) for each, out in zip(members, late, strict=True)
+      ]
       if not (any(evaluated) or save or (due and self._save_is_due(timing.elapsed - saved))):
         continue
       with timing.on('steps'):
@@ -206,11 +207,20 @@ class StageLoop:
       saved, saved_step = timing.elapsed, step
       log.restart_clock()
 
+  def _end(self, members, state, step, timing, save: bool = True) -> NoReturn:
+    if save:
+      self._save(members, state, timing)
+    members[0].checkpoints.wait()
+    raise Interrupted(
+      f'{self.name} was asked to end and stopped at step {step}; the same command resumes there.'
+    )
+
   def _estimate(self, step: int, seconds: float) -> str | None:
-    """The line on the duration of the run, from the seconds of a step."""
     left = duration.seconds([self.built, *self._later], self._examples, len(self.validation), seconds, step)
-    on_cpu = self.mesh.devices.flat[0].platform == 'cpu'
-    return left and duration.sentence(self.name, left, seconds, on_cpu)
+    return duration.sentence(self.name, left, seconds, self.mesh.devices.flat[0].platform == 'cpu')
+
+  def _is_due(self, step: int) -> bool:  # the validation of all members
+    return step % self._evaluate_every == 0 or step >= self.total
 
   def _counts(self, members, count: int):
     """The number of steps of a chunk that each member takes: int32 [], or [members] if they are stacked."""
@@ -320,10 +330,13 @@ class StageLoop:
     self._guard(members, state)
     redraw = [step] * len(members) if self.redraw_validation else None
     with timing.on('evaluation'):
-      measured = self._measured(members, state, self.validation, redraw)
-      curves = [None] * len(members)
-      if self.loop.training_examples:
-        curves = self._measured(members, state, self.some_of_training, whole=True)
+      try:
+        measured = self._measured(members, state, self.validation, redraw)
+        curves = [None] * len(members)
+        if self.loop.training_examples:
+          curves = self._measured(members, state, self.some_of_training, whole=True)
+      except Interrupted:  # the resumed stage starts with this evaluation
+        self._end(members, state, step, timing)
     controls, lines = self._controls(state, members), []
     for i, (member, found, curve) in enumerate(zip(members, measured, curves, strict=True)):
       if evaluated[i] and member.active and self._is_finite(member, step, found, curve):

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import time
 import types
 
@@ -12,7 +13,7 @@ import pytest
 
 from lra_spt.distributed import processes
 from lra_spt.errors import Interrupted
-from lra_spt.training import duration, in_flight, loop
+from lra_spt.training import duration, evaluate, in_flight, loop
 from lra_spt.training.monitoring import hooks
 
 
@@ -90,6 +91,36 @@ def test_a_signal_waits_for_one_slow_step(make_stage, monkeypatch, tmp_path, cap
     stage.run()
   assert given == [1] * 4
   assert 'saves its state and ends after the training steps in progress (about 2 s)' in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+  'batches, where', [(2, 'stopped at step 6'), (6, 'stopped at step 18'), (8, 'on the validation split')]
+)
+def test_a_validation_ends_when_asked_and_is_made_up_for(make_stage, monkeypatch, tmp_path, batches, where):
+  """The resumed stage starts with it, so its lines are those of a stage that was left alone."""
+  limits = {'finetune__evaluate_every': 6, 'finetune__patience': 3}
+  (alone,) = make_stage(tmp_path / 'alone', **limits).run()
+  asked = []
+  with monkeypatch.context() as patch:
+    patch.setattr(evaluate.processes, 'asked_to_end', lambda: in_validation(asked) >= batches)
+    with pytest.raises(Interrupted, match=where):
+      make_stage(tmp_path / 'ended', **limits).run()
+  (ended,) = make_stage(tmp_path / 'ended', **limits).run()
+  assert ended.metrics == alone.metrics
+  lines = []
+  for name in ('alone', 'ended'):
+    text = (tmp_path / name / 'metrics.jsonl').read_text().splitlines()
+    found = [line for line in map(json.loads, text) if line['split'] == 'validation']
+    lines.append([{key: value for key, value in line.items() if key != 'seconds'} for line in found])
+  assert lines[0] == lines[1]
+
+
+def in_validation(asked):
+  """Counts how often an evaluation asked; the loop gets 0."""
+  if sys._getframe(2).f_code.co_name == 'of_each':
+    asked.append(1)
+    return len(asked)
+  return 0
 
 
 def stage_of(steps, flops, max_seconds=0.0):

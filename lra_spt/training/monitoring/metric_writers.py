@@ -32,6 +32,16 @@ def _step(line):
   return step if type(step) is int else None
 
 
+def lacks_validation(directory: pathlib.Path, step: int) -> bool:
+  """True if metrics.jsonl has a line of training of a step where validation is due, and none of validation:
+  the stage was asked to end in that validation."""
+  path = directory / 'metrics.jsonl'
+  with touching(path, 'read'):
+    lines = path.read_text(encoding='utf-8', errors='replace').split('\n') if path.exists() else []
+  splits = {json.loads(line).get('split') for line in lines if _step(line) == step}
+  return 'train' in splits and 'validation' not in splits
+
+
 class JsonlWriter:
   """metrics.jsonl: one JSON object a line.
 
