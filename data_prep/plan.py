@@ -62,6 +62,12 @@ class Outlook:
       )
 
   @property
+  def in_short(self) -> str:
+    """The line that a preparation starts with."""
+    loaded = f', {_size(self.download)} of it to be downloaded' if self.download else ''
+    return f'{self.dataset} needs about {_size(self.needed)} of the disk{loaded}; {self._duration}'
+
+  @property
   def _duration(self):
     cores = f'{self.cores} core{"s" * (self.cores > 1)}'
     return f'about {_time(self.seconds)} on {cores}{", and the download" * (self.download > 0)}'

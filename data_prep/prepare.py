@@ -88,6 +88,8 @@ def prepare(
   # Incomplete files may be a small part of the published set.
   if not (raw_dir and accept_incomplete):
     outlook.check_space()
+  if outlook.counts and not outlook.ready:
+    print(outlook.in_short)
   if downloaded and not outlook.ready:
     given['raw_dir'] = downloads.fetch(entry.name, downloads.folder_in(data_dir))
   return maker.function(data_dir, **maker.settings, **given)

@@ -53,6 +53,7 @@ def test_sets_become_as_large_as_estimated(tmp_path, capsys, dataset, examples):
   estimate = outlook(dataset, tmp_path, examples=examples)
   # One worker, because this process makes chunks faster than others start.
   folder = prepare.prepare(dataset, tmp_path, examples=examples, workers=None if dataset == 'stripes' else 1)
+  assert capsys.readouterr().out.startswith(f'{dataset} needs about ')  # before anything is done
   assert (folder,) == estimate.folders
   assert prepared.read_metadata(folder, '')['counts'] == estimate.counts
   size = sum(path.stat().st_size for path in folder.iterdir())
