@@ -129,7 +129,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     self._fingerprint = Fingerprint()
     self._keys = {}
     self._longest = 0
-    self._moments = _Moments()
+    self._moments, self._labels = _Moments(), []
     self._entry = catalogue.owner(dataset) or catalogue.Entry(dataset)
     names, classes = self._entry.class_names, source.classes
     if names and len(names) != classes:
@@ -194,6 +194,8 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       self._keys.setdefault(file, []).append(key)
       if file == 'train' and self._origin.statistics:
         self._moments.add(documents[0])
+      if file == 'train' and not self._origin.classes:
+        self._labels.append(label)
       self._longest = max(self._longest, *map(len, documents))
       count += 1
       self._bar.update()
@@ -237,9 +239,25 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       request=self._request,
       class_names=list(self._entry.class_names),
       published_vocabulary=self._entry.published_vocabulary,
-      statistics={'train': self._moments.summary()} if self._moments.count else {},
+      statistics=self._statistics(),
       **self._origin.extra,
     )
+
+  def _statistics(self) -> dict:
+    """Statistics of the training file: of its values, and of its labels if they are real numbers."""
+    inputs = {'train': self._moments.summary()} if self._moments.count else {}
+    return inputs | ({'labels': _label_statistics(self._labels)} if self._labels else {})
+
+
+def _label_statistics(labels: list[float]) -> dict[str, list[float]]:
+  label_N = np.asarray(labels, np.float64)
+  statistics = {
+    'mean': label_N.mean(),
+    'std': label_N.std(),
+    'least': label_N.min(),
+    'largest': label_N.max(),
+  }
+  return {name: [float(value)] for name, value in statistics.items()}
 
 
 def _difference(found: Mapping, asked: Mapping) -> str:

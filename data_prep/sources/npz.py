@@ -31,7 +31,7 @@ import numpy as np
 
 from data_prep import builders, raw_files, verification, zips
 from lra_spt.data import scorable, splits, tokenizers
-from lra_spt.errors import DataError, MissingFile, touching
+from lra_spt.errors import DataError, MissingFile, counted, touching
 
 KEYS = ('inputs', 'labels', 'lengths', 'offsets', 'groups', 'vocabulary')
 DTYPES = ('uint8', 'int16', 'float32')
@@ -300,6 +300,18 @@ def _remarks(parts, paths):
     for split in scorable.MEANING.keys() - held.keys():
       where = f'the {split} split that splits={kind!r} cuts from {paths["train"]}'
       held[split] = where, train.labels[cut[split][1]]
+  for file, part in parts.items():
+    count = 0 if part.groups is None else len(np.unique(part.groups))
+    if count and len(parts) == 1 and count < splits.LEAST_GROUPS:
+      yield (
+        f"{paths[file]} has {counted(count, 'group')}, and splits='grouped' needs {splits.LEAST_GROUPS} to "
+        'give every split one; give more groups, or validation.npz and test.npz with groups of their own.'
+      )
+    if count == 1 and file == 'test':
+      yield (
+        f'{paths[file]} has one group, so its score has no interval and no comparison; give two groups or '
+        'more.'
+      )
   for split, (where, label_N) in sorted(held.items(), reverse=True):
     if len(label_N):
       why = scorable.why_no_r2_of(label_N) if label_N.dtype.kind == 'f' else ''

@@ -34,7 +34,7 @@ class Tokens:
   mask_id: int = 0
   pad_id: int = 1
 
-  channels = 0
+  channels, padded = 0, True
 
   @property
   def dtype(self) -> str:
@@ -52,28 +52,34 @@ class Values:
   """Numbers, embedded by a linear layer. Denoising restores them normalised, with the absolute error (L1).
 
   Attributes:
-    length: positions of every example.
+    length: positions of every example; if they are `padded`, of the longest.
     mean: mean of stored values / scale: floats per channel [C], or an array per position and channel [L, C].
+      It can be left out if `measured` is True, and so can `std`.
     std: standard deviation of stored values / scale, with the shape of `mean`.
     dtype: dtype of stored values and of batches: bytes, sound or real numbers.
     scale: divisor of stored values, applied first; None takes the one of the dtype, see `SCALES`.
     grayscale: the set holds RGB and the task reads its luminance, one channel. The host converts an example
       when it reads it, so that one prepared set serves both and a copy in memory is three times smaller.
     measured: preparation measures mean and std on the training file (`statistics` in the metadata of the
-      set); the ones given here are placeholders until the set is opened. A channel that is constant in the
-      training file becomes 0.
+      set); others given here are not used. A channel that is constant in the training file becomes 0.
+    channels: C, values per position; 0 takes it from `mean`, and without one it is 1.
+    padded: examples may be shorter than `length`. They are filled up; models do not see the padding, and
+      denoising does not restore it.
 
   Raises:
-    ConfigError: values cannot be stored in this dtype.
+    ConfigError: values cannot be stored in this dtype, the normalisation is missing, or `channels` is not
+      that of `mean`.
   """
 
   length: int
-  mean: tuple[float, ...] | np.ndarray
-  std: tuple[float, ...] | np.ndarray
+  mean: tuple[float, ...] | np.ndarray | None = None
+  std: tuple[float, ...] | np.ndarray | None = None
   dtype: Literal['uint8', 'int16', 'float32'] = 'uint8'
   scale: float | None = None
   grayscale: bool = False
   measured: bool = False
+  channels: int = dataclasses.field(default=0, compare=False)  # it follows from `mean`
+  padded: bool = False
 
   documents, vocabulary = 1, 0
   denoising_classes = 0
@@ -83,6 +89,19 @@ class Values:
       raise ConfigError(f'Values of dtype {self.dtype!r} are not stored; choose one of {", ".join(SCALES)}.')
     if self.scale is None:
       object.__setattr__(self, 'scale', SCALES[self.dtype])
+    if (self.mean is None or self.std is None) and not self.measured:
+      raise ConfigError('Values have no mean or no std; give both, or measured=True.')
+    if self.padded and self.grayscale:
+      raise ConfigError('Values that are padded cannot be read in gray; leave out one of the two.')
+    if self.mean is None or self.std is None:
+      object.__setattr__(self, 'mean', (0.0,) * (self.channels or 1))
+      object.__setattr__(self, 'std', (1.0,) * (self.channels or 1))
+    channels = np.shape(self.mean)[-1]
+    if self.channels not in (0, channels):
+      raise ConfigError(
+        f'Values have channels={self.channels}, but a mean of {channels}; give one mean for every channel.'
+      )
+    object.__setattr__(self, 'channels', channels)
 
   def __eq__(self, other):
     return isinstance(other, Values) and all(
@@ -90,10 +109,12 @@ class Values:
       for field in dataclasses.fields(self)
     )
 
-  @property
-  def channels(self) -> int:
-    """Values per position."""
-    return np.shape(self.mean)[-1]
+  def normalised_by(self, statistics: Mapping) -> 'Values':
+    """The values with the mean and deviation {'mean': [C], 'std': [C]} of stored values. A channel that never
+    varies gets the deviation 1, so it becomes 0."""
+    mean_C, std_C = (np.asarray(statistics[part]) / self.scale for part in ('mean', 'std'))
+    std_C = np.where(never_vary(statistics), 1.0, std_C)
+    return dataclasses.replace(self, mean=tuple(mean_C.tolist()), std=tuple(std_C.tolist()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +133,7 @@ class Bytes:
 
   dtype, scale = 'uint8', SCALES['uint8']
   documents, channels, vocabulary = 1, 1, 0
-  denoising_classes = 256
+  denoising_classes, padded = 256, False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +152,7 @@ class ByteTokens:
   grayscale: bool = False
 
   dtype = 'uint8'
-  documents, channels, denoising_classes = 1, 0, 256
+  documents, channels, denoising_classes, padded = 1, 0, 256, False
   mask_id, vocabulary = 256, 257
 
   @property
@@ -157,13 +178,32 @@ class Real:
     std: standard deviation of the training labels.
     range: the least and the largest label of the (published) training split; only protocol paper scales by
       it.
+    measured: preparation measures all three on the training file; others given here are not used.
+
+  Raises:
+    ConfigError: one of the three is missing, and they are not measured.
   """
 
-  mean: float
-  std: float
-  range: tuple[float, float]
+  mean: float | None = None
+  std: float | None = None
+  range: tuple[float, float] | None = None
+  measured: bool = False
 
   count = 0
+
+  def __post_init__(self):
+    for name, value in (('mean', 0.0), ('std', 1.0), ('range', (-1.0, 1.0))):
+      if getattr(self, name) is None:
+        if not self.measured:
+          raise ConfigError(f'Real labels have no {name}; give mean, std and range, or measured=True.')
+        object.__setattr__(self, name, value)
+
+  def normalised_by(self, statistics: Mapping) -> 'Real':
+    """The labels with measured constants, {'mean', 'std', 'least', 'largest': [1]}. Labels that never vary
+    get the deviation 1."""
+    (mean,), (low,), (high,) = (statistics[part] for part in ('mean', 'least', 'largest'))
+    (std,) = np.where(never_vary(statistics), 1.0, statistics['std']).tolist()
+    return Real(mean, std, (low, high) if low < high else (mean - std, mean + std), measured=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -161,8 +161,9 @@ def read_metadata(folder, advice: str, *, thorough: bool = False) -> dict:
     counts ({file: examples}), shape ([positions] or [positions, channels]; null if lengths differ), dtype (of
     inputs), documents (2 for pairs, else 1), groups ({file: sizes of consecutive groups}), longest
     (positions), classes (0 for real labels), request (arguments of the preparation), files ({name: bytes}),
-    sha256 ({name: hex}), and for tokens vocabulary ([str]). Some sets have statistics ({'train': {'mean',
-    'std'}} of stored values, per channel), distinct_labels (from .npz files), class_names and
+    sha256 ({name: hex}), and for tokens vocabulary ([str]). Some sets have statistics of the training
+    file ({'train': {'mean', 'std'}} of stored values, per channel, and {'labels': {'mean', 'std', 'least',
+    'largest'}} of real labels), distinct_labels (from .npz files), class_names and
     published_vocabulary (from the catalogue).
 
   Raises:
@@ -206,10 +207,12 @@ def seal(folder: pathlib.Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-  """Mean and deviation of stored values, per channel."""
+  """Mean and deviation of stored values, per channel, or of real labels, with the least and the largest."""
 
   mean: list[float]
   std: list[float]
+  least: list[float] = dataclasses.field(default_factory=list)
+  largest: list[float] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -31,10 +31,9 @@ from lra_spt.data.parts import (
   Real,
   Tokens,
   Values,
-  never_vary,
 )
 from lra_spt.data.splits import Splits
-from lra_spt.errors import IMPORT_FIRST, ConfigError, FieldError, nearest
+from lra_spt.errors import IMPORT_FIRST, ConfigError, DataError, FieldError, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,16 +130,31 @@ class Task:
     """The task with these attributes of its inputs changed."""
     return dataclasses.replace(self, inputs=dataclasses.replace(self.inputs, **changes))
 
-  def with_measured(self, statistics) -> 'Task':
-    """The task with the measured mean and standard deviation of its inputs.
+  @property
+  def measured(self) -> bool:
+    """True if preparation measures the normalisation of inputs or labels."""
+    return getattr(self.inputs, 'measured', False) or getattr(self.labels, 'measured', False)
+
+  def with_measured(self, statistics: dict) -> 'Task':
+    """The task with the measured normalisation of its inputs and labels, where it asks for one.
 
     Args:
-      statistics: {'mean': [C], 'std': [C]} of stored values, recorded by a prepared set. A channel that never
-        varies gets the deviation 1, so it becomes 0.
+      statistics: of the training file, from the metadata of a prepared set.
+
+    Raises:
+      DataError: the set does not hold them.
     """
-    mean_C, std_C = (np.asarray(statistics[part]) / self.inputs.scale for part in ('mean', 'std'))
-    std_C = np.where(never_vary(statistics), 1.0, std_C)
-    return self.with_inputs(mean=tuple(mean_C.tolist()), std=tuple(std_C.tolist()))
+    changes = {}
+    for name, key in (('inputs', 'train'), ('labels', 'labels')):
+      if not getattr(part := getattr(self, name), 'measured', False):
+        continue
+      if key not in statistics:
+        raise DataError(
+          f'The prepared set {self.dataset!r} does not hold the mean and standard deviation of the {name} of '
+          'its training file; remove its folder and prepare it again.'
+        )
+      changes[name] = part.normalised_by(statistics[key])
+    return dataclasses.replace(self, **changes)
 
   def with_byte_tokens(self) -> 'Task':
     """The task that reads its bytes as tokens and not as numbers; sets and splits stay the same.
@@ -149,8 +163,9 @@ class Task:
       FieldError: its positions do not hold one byte each.
     """
     inputs = self.inputs
-    if isinstance(inputs, Tokens) or inputs.dtype != 'uint8' or inputs.channels > 1:
+    if isinstance(inputs, Tokens) or inputs.dtype != 'uint8' or inputs.channels > 1 or inputs.padded:
       content = 'tokens already' if isinstance(inputs, Tokens) else f'{inputs.channels} x {inputs.dtype}'
+      content += ' of differing lengths' if inputs.padded else ''
       raise FieldError(
         'byte_tokens',
         f'is true, which is for tasks of one byte per position, but those of {self.name} hold {content}; set '

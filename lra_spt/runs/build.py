@@ -14,9 +14,9 @@ from lra_spt.config.schema import EVERYTHING, FinetuneSpec, ModelSpec, PretrainS
 from lra_spt.config.values import as_config, typed
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import tasks
-from lra_spt.data.tasks import Task, Values, get_task
+from lra_spt.data.tasks import Task, get_task
 from lra_spt.distributed import settings
-from lra_spt.errors import ConfigError, DamagedFile, DataError, FieldError, within
+from lra_spt.errors import ConfigError, DamagedFile, FieldError, within
 from lra_spt.models import InputSpec, MixerSpec, Recipe
 from lra_spt.models.registry import mixer_class
 from lra_spt.objectives.registry import get_objective, options_from
@@ -166,8 +166,8 @@ def stages_of(run: RunSpec) -> dict[str, Built]:
 
 
 def measured(built: Built) -> bool:
-  """Says if a stage normalises its inputs with statistics of its training examples, see `normalised`."""
-  return _by_position(built) or (isinstance(built.task.inputs, Values) and built.task.inputs.measured)
+  """Says if a stage normalises inputs or labels with statistics of training examples, see `normalised`."""
+  return _by_position(built) or built.task.measured
 
 
 def normalised(stages: dict[str, Built], train) -> dict[str, Built]:
@@ -184,13 +184,7 @@ def normalised(stages: dict[str, Built], train) -> dict[str, Built]:
     scale = built.task.inputs.scale**2  # samples are divided twice
     task = built.task.with_inputs(scale=scale, mean=mean / scale, std=std / scale + 1e-5)
   else:
-    statistics = (train.metadata.get('statistics') or {}).get('train')
-    if not statistics:
-      raise DataError(
-        f'The prepared set {built.task.dataset!r} does not hold the mean and standard deviation of its '
-        'training file; remove its folder and prepare it again.'
-      )
-    task = built.task.with_measured(statistics)
+    task = built.task.with_measured(train.metadata.get('statistics') or {})
   return {name: stage.with_task(task) for name, stage in stages.items()}
 
 

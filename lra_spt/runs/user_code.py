@@ -155,7 +155,8 @@ def _typed_in(value) -> tuple[str, set[str]]:
 
 def _fields(value):
   if dataclasses.is_dataclass(value):
-    named = {field.name: (_fields(getattr(value, field.name)), field) for field in dataclasses.fields(value)}
+    counting = [field for field in dataclasses.fields(value) if field.compare]
+    named = {field.name: (_fields(getattr(value, field.name)), field) for field in counting}
     chosen = {name: plain for name, (plain, field) in named.items() if plain != _fields(field.default)}
     return {'': type(value).__name__} | chosen
   array = np.asarray(value)

@@ -169,7 +169,6 @@ def test_a_task_that_is_normalised_by_position_is_registered_twice(monkeypatch):
     (tasks.Tokens, {'scale': 255.0}),
     (tasks.Values, {'vocabulary': 9}),
     (tasks.Values, {'documents': 2}),
-    (tasks.Values, {'channels': 2}),  # as many as there are means
     (tasks.Bytes, {'channels': 3}),
     (tasks.Bytes, {'dtype': 'float32'}),
     (tasks.Classes, {'std': 1.0}),
@@ -231,12 +230,39 @@ def test_a_task_divides_by_nothing_that_makes_numbers_infinite(inputs, labels, s
 
 
 def test_a_channel_that_never_varies_is_divided_by_one():
-  inputs = tasks.Values(4, (0.0,) * 3, (1.0,) * 3, dtype='int16', measured=True)
+  inputs = tasks.Values(4, channels=3, dtype='int16', measured=True)
+  assert inputs == tasks.Values(4, (0.0,) * 3, (1.0,) * 3, dtype='int16', measured=True)
   task = tasks.Task('flat', 'flat', inputs, tasks.Classes(2))
   # Sums of float32 in float64 may be off in the last digits.
-  measured = task.with_measured({'mean': [16_384.0, 3.0, 0.0], 'std': [8_192.0, 3e-13, 0.0]}).inputs
+  measured = task.with_measured(
+    {'train': {'mean': [16_384.0, 3.0, 0.0], 'std': [8_192.0, 3e-13, 0.0]}}
+  ).inputs
   assert measured.mean == (0.5, 3.0 / 32_768, 0.0)
   assert measured.std == (0.25, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+  ('part', 'said'),
+  [
+    (lambda: tasks.Values(4), 'no mean or no std; give both, or measured=True'),
+    (lambda: tasks.Values(4, (0.0,), (1.0,), channels=2), 'channels=2, but a mean of 1'),
+    (lambda: tasks.Real(mean=1.0), 'no std; give mean, std and range, or measured=True'),
+  ],
+)
+def test_constants_are_given_or_measured(part, said):
+  with pytest.raises(ValueError, match=said):
+    part()
+
+
+@pytest.mark.parametrize('std', [2.0, 0.0])
+def test_labels_are_measured(std):
+  labels = {'mean': [5.0], 'std': [std], 'least': [5 - std], 'largest': [5 + std]}
+  task = tasks.Task('own', 'own', tasks.Bytes(4), tasks.Real(measured=True))
+  assert task.with_measured({'labels': labels}).labels == tasks.Real(
+    5.0, std or 1.0, (3.0, 7.0) if std else (4.0, 6.0), measured=True
+  )
+  with pytest.raises(ValueError, match='of the labels of its training file'):
+    task.with_measured({})
 
 
 def test_unknown_splits_are_named(byte_task, byte_set):

@@ -65,8 +65,8 @@ def test_a_channel_that_never_varies_is_told_and_becomes_zero(tmp_path, capsys):
     folder = npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
     first, last = capsys.readouterr().out.splitlines()
     assert (first, last[-2:]) == (line, ').')
-  inputs = tasks.Values(32, (0.0,) * 3, (1.0,) * 3, dtype='float32', measured=True)
-  measured = prepared.read_metadata(folder, '')['statistics']['train']
+  inputs = tasks.Values(32, channels=3, dtype='float32', measured=True)
+  measured = prepared.read_metadata(folder, '')['statistics']
   read = tasks.Task('mine', 'mine', inputs, tasks.Classes(2)).with_measured(measured).inputs
   normalised = (x / read.scale - np.float32(read.mean)) / np.float32(read.std)
   assert not normalised[..., 1].any()
@@ -93,6 +93,38 @@ def test_the_last_line_says_what_was_made(tmp_path, capsys, labels, made):
     assert last.endswith(f' (12 train; {made}; own files train.npz).')
 
 
+def test_real_labels_are_measured(tmp_path):
+  labels = np.array([3.0, 5.0, 10.0, 2.0])
+  raw = save(tmp_path / 'raw', inputs=np.zeros((4, 6), np.uint8), labels=labels)
+  save(raw, 'test', inputs=np.zeros((4, 6), np.uint8), labels=labels + 90)
+  found = prepared.read_metadata(npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw), '')['statistics']
+  assert found['labels'] == {'mean': [5.0], 'std': [labels.std()], 'least': [2.0], 'largest': [10.0]}
+
+
+@pytest.mark.parametrize(
+  ('files', 'said'),
+  [
+    ({'train': [1, 1, 2, 2]}, "train.npz has 2 groups, and splits='grouped' needs 7"),
+    ({'train': [1] * 4}, "train.npz has 1 group, and splits='grouped' needs 7"),
+    ({'train': [1, 1, 2, 2], 'validation': [3] * 4, 'test': [4] * 4}, 'test.npz has one group'),
+    ({'train': [1, 1, 2, 2], 'validation': [3] * 4, 'test': [4, 4, 5, 5]}, ''),
+  ],
+)
+def test_few_groups_are_said(tmp_path, capsys, files, said):
+  for file, groups in files.items():
+    save(
+      tmp_path / 'raw',
+      file,
+      inputs=np.eye(4, dtype=np.uint8),
+      labels=np.arange(4) % 2,
+      groups=np.array(groups),
+    )
+  npz.prepare_npz(tmp_path, dataset='mine', raw_dir=tmp_path / 'raw')
+  printed = capsys.readouterr().out
+  assert said in printed
+  assert (' group' in printed) == bool(said)
+
+
 @pytest.mark.parametrize(
   ('files', 'sentences'),
   [
@@ -110,8 +142,10 @@ def test_the_last_line_says_what_was_made(tmp_path, capsys, labels, made):
   ],
 )
 def test_scores_that_no_run_can_have_are_named(tmp_path, capsys, files, sentences):
+  rng = np.random.default_rng(0)
   for file, labels in files.items():
-    raw = save(tmp_path / 'raw', file, inputs=np.resize(BYTES, (len(labels), 64)), labels=labels)
+    inputs = rng.integers(0, 256, (len(labels), 64)).astype(np.uint8)  # no copies, which have a sentence too
+    raw = save(tmp_path / 'raw', file, inputs=inputs, labels=labels)
   npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
   lines = capsys.readouterr().out.splitlines()[:-1]
   assert len(lines) == len(sentences)
@@ -218,7 +252,7 @@ def test_rows_of_tokens_and_tokens_in_a_row_give_the_same_set(tmp_path):
   assert found[0]['fingerprint'] == found[1]['fingerprint']
   assert (found[0]['classes'], found[0]['dtype'], found[0]['longest']) == (0, 'uint8', 5)
   assert found[0]['vocabulary'] == [*tokenizers.SPECIAL_TOKENS, '4', '5', '6', '7']
-  assert found[0]['statistics'] == {}
+  assert found[0]['statistics'].keys() == {'labels'}
   for (ids, label), expected, of in zip(stored(folders[1]), IDS, labels, strict=True):
     assert ids.tolist() == expected
     assert label == of

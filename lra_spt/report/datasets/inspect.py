@@ -97,9 +97,7 @@ def inspect_set(
   if protocol == 'paper':
     task = task.as_published()
   opened, files, metadata = _open(task, data_dir)
-  measured = (metadata.get('statistics') or {}).get('train')
-  if measured and isinstance(task.inputs, tasks.Values) and task.inputs.measured:
-    task = task.with_measured(measured)  # training reads it so
+  task = task.with_measured(metadata.get('statistics') or {})  # training reads it so
   stored_bytes = sum(metadata['files'].values())
   if sample is None:
     sample = 0 if stored_bytes <= WHOLE_BYTES else SAMPLE
