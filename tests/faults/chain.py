@@ -204,8 +204,10 @@ def _wrong_end(outcome: Outcome, action: str) -> str:
   if action in ('kill', 'torn'):
     return '' if outcome.status == -9 else f'it ended with {outcome.status}'
   sentences = complaint.splitlines()
+  if action in ('SIGTERM', 'SIGINT') and sentences and 'the run saves its state and ends' in sentences[0]:
+    del sentences[0]  # the answer to the signal, which may come too late to stop the run
   if outcome.status == 0:
-    return '' if not complaint else f'it ended well, but said {complaint[:1000]}'
+    return '' if not sentences else f'it ended well, but said {complaint[:1000]}'
   allowed = {'SIGTERM': (75, -15), 'SIGINT': (130,)}.get(action, (2,))
   if outcome.status not in allowed:
     return f'it ended with {outcome.status}: {complaint[-2000:]}'
