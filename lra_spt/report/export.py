@@ -92,8 +92,8 @@ def _line(table, cell, gain) -> dict:
     'score': score and _finite(score.estimate),
     'low': score and _finite(score.low),
     'high': score and _finite(score.high),
-    'scores': [run.value for run in runs],
-    'unscored': '; '.join(dict.fromkeys(run.why_unscored for run in cell.unscored)),
+    'scores': [None if run.why_left_out else run.value for run in runs],
+    'unscored': '; '.join(dict.fromkeys(run.why_left_out for run in cell.unscored)),
     'parameters': _finite(mean(runs, lambda run: run.result.get('parameters'))),
     'flops': _finite(mean(runs, lambda run: run.total('flops'))),
     'seconds': _finite(mean(runs, lambda run: run.total('seconds'))),
@@ -138,7 +138,7 @@ def _cell(cell) -> str:
   shown = [cell.text] if cell.arm else []
   if cell.arm and cell.arm.score.known:
     shown.append(f'[{cell.score.limits(cell.arm.score)}]')
-  shown += [cell.state] if cell.state else []
+  shown += [cell.remark] if cell.remark else []
   return _beside(shown, cell.published and cell.published['printed'])
 
 

@@ -20,6 +20,7 @@ from lra_spt.runs.stage import Built
 from lra_spt.studies import runner
 from lra_spt.studies.budget import Steps
 from lra_spt.studies.study import Job, Study
+from lra_spt.training.duration import A_YEAR
 from lra_spt.training.step import StepProgram, train_steps
 
 LARGE = 1e10  # FLOPs from which one step is measured; smaller steps are measured several at a time
@@ -76,6 +77,8 @@ def describe(
   if measured:
     took = f'about {duration(total / processes)} on {kind}, {processes} at a time, '
     took += f'without compiling and evaluations ({how})'
+    if total / processes > A_YEAR:  # a number of years tells nobody what would be needed
+      took = f'not feasible here: {scaled(flops, "FLOP")} on {kind}'
   elif shares:
     least = scaled(min(share.flops for share in shares), 'FLOP')
     took = f'not measured: the smallest step has {least}, too much to try on {kind}'

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from lra_spt.config.schema import NO_LIMIT
 
+A_YEAR = 365 * 86400.0
 DAYS = 36 * 3600.0  # seconds from which a run on a CPU is advised against
 
 
@@ -49,6 +50,9 @@ def sentence(name: str, left: float | None, step_seconds: float, on_cpu: bool) -
   """Returns the line that a run prints after a few steps; None if it ends within a minute or nobody knows."""
   if left is None or left < 60:
     return None
+  if left > A_YEAR:
+    why = f'at {step_seconds:.2g} s a step it would take more than a year'
+    return f'{name}: the run is not feasible here: {why}'
   line = f'{name}: the run takes about {in_words(left)} from here, at {step_seconds:.2g} s a step'
   if on_cpu and left >= DAYS:
     line += '. This takes days on a CPU: use an accelerator, or a small task such as those of configs/mini'

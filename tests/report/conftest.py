@@ -136,7 +136,7 @@ def _stage(folder, name, seed, steps, reached, metric):
       lines.append(line | ({'mae': 0.3} if metric == 'r2' else {}))
   (stage / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
   report = {'steps': steps, 'examples': steps * 64, 'epochs': steps * 64 / 4000, 'seconds': steps * 0.07}
-  return report | {'flops_per_step': 3.1e9, 'best_step': steps, 'metrics': {metric: reached}}
+  return report | {'flops_per_step': 3.1e9, 'best_step': steps - 20, 'metrics': {metric: reached}}
 
 
 WHY = 'R2 is not defined over values that do not vary'

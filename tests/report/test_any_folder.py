@@ -10,6 +10,7 @@ import pytest
 from lra_spt import files
 from lra_spt.cli import main as cli
 from lra_spt.errors import DamagedFile
+from lra_spt.report.export import table_lines
 from lra_spt.report.pages import leaderboard, report
 from lra_spt.report.runs.arm_key import key_of
 from lra_spt.report.runs.run import finished, read_run
@@ -375,7 +376,7 @@ def test_cautions_stand_beside_the_numbers(write_run, tmp_path):
   write_run('c', model='s5', source=('own files', False))
   table = read_any(tmp_path)
   page = report.write(table).read_text()
-  for words in ('Chosen by <test> examples.', 'could not be verified', 'smoke runs of a few steps'):
+  for words in ('Chosen by <test> examples.', 'could not be verified', 'a smoke run of a few steps'):
     assert words in text(table)
     assert words.replace('<', '&lt;').replace('>', '&gt;') in page
   assert 'own files' not in ' '.join(notes.cautions(table))
@@ -475,3 +476,31 @@ def test_one_unit_is_named_as_the_reason(write_run, tmp_path, options):
   if 'groups' in options:
     (method,) = {cell.arm.score.method for cell in table.cells.values()}
     assert method.startswith('no interval without predictions of at least two patients')
+
+
+def test_smoke_runs_are_in_no_comparison_headline_or_export(write_run, tmp_path):
+  """Nor do they join seeds of full length; columns without a run are not shown."""
+  short = {'finetune': {'max_steps': 8, 'evaluate_every': 4}}
+  for name, regime, accuracy in (('a', 'scratch', 0.4), ('b', 'masked', 0.9)):
+    write_run(name, regime=regime, accuracy=accuracy, config=short)
+  table = read_any(tmp_path)
+  assert not table.findings.pairs
+  assert [(line['score'], line['scores']) for line in table_lines(table)] == [(None, [None])] * 2
+  assert all('smoke run' in line['unscored'] for line in table_lines(table))
+  assert '90' not in text(table)
+  page = report.write(table).read_text()
+  assert 'a smoke run of a few steps, whose numbers mean nothing' in page
+  assert '90.0' not in page
+
+
+def test_a_run_whose_best_validation_is_its_last_is_marked(write_run, tmp_path):
+  write_run('a')
+  for seed, steps in ((0, 380), (1, 400)):
+    folder = write_run(f'b{seed}', seed=seed, model='s4')
+    result = json.loads((folder / 'result.json').read_text())
+    result['stages']['finetune']['best_step'] = steps
+    (folder / 'result.json').write_text(json.dumps(result))
+  table = read_any(tmp_path)
+  assert [cell.remark for cell in table.cells.values()].count('still improving (1 of 2 seeds)') == 1
+  assert 'still improving (1 of 2 seeds)' in text(table)
+  assert 'the best validation was the last one' in report.write(table).read_text()

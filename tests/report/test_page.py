@@ -170,6 +170,9 @@ def test_axes_have_round_ticks():
   log = charts.axis([1e9, 3e12], 0, 100, log=True)
   assert log(1e9) < log(1e10) < log(3e12)
   assert log.ticks() == [1e9, 1e10, 1e11, 1e12]
+  assert charts.axis([2.1e13, 2.6e13], 0, 100, log=True).ticks() == pytest.approx(
+    [2e13, 2.2e13, 2.4e13, 2.6e13, 2.8e13]
+  )
   assert charts.line_chart([], 'x', 'y') is None
   single = charts.line_chart([charts.Line('a', styles.TIED, (([5], [0.5]),))], 'x', 'y')
   assert 'stroke-linecap="round"' in single

@@ -59,17 +59,20 @@ class Axis:
     return self.start + (value - low) / self._span * (self.end - self.start)
 
   def ticks(self, most=6) -> list[float]:
-    """Round numbers within the scale."""
-    if self.log:
-      first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-      steps = (1,) if last - first > 3 else (1, 2, 5)
-      every = max(1, (last - first) // most)
-      values = [m * 10.0**e for e in range(first, last + 1, every) for m in steps]
-    else:
-      rough = self._span / most
-      size = 10.0 ** math.floor(math.log10(rough))
-      step = next(m * size for m in (1, 2, 5, 10) if m * size >= rough)
-      values = [n * step for n in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+    """Round numbers within the scale; two or more, also of a logarithmic one of less than a decade."""
+    if self.log and len(decades := self._decades(most)) > 1:
+      return decades
+    rough = (self.high - self.low or 1.0) / most
+    size = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * size for m in (1, 2, 5, 10) if m * size >= rough)
+    values = [n * step for n in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+    return [value for value in values if self.low <= value <= self.high]
+
+  def _decades(self, most):
+    first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+    steps = (1,) if last - first > 3 else (1, 2, 5)
+    every = max(1, (last - first) // most)
+    values = [m * 10.0**e for e in range(first, last + 1, every) for m in steps]
     return [value for value in values if self.low <= value <= self.high]
 
 

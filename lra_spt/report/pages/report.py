@@ -46,7 +46,7 @@ def view(table: tables.ResultTable, story: str = '') -> dict:
     'charts': figures(table),
     'panels': picture.panels(table),
     'key': picture.key(table),
-    'head': [*table.columns, *table.conventions],
+    'head': [*table.shown_columns, *table.conventions],
     'conventions': table.conventions,
     'rows': [_row(table, row) for row in table.rows],
     'answers': [document.unbroken(sentence) for sentence in text.conclusions(table)],
@@ -67,7 +67,7 @@ def view(table: tables.ResultTable, story: str = '') -> dict:
 def _row(table, row):
   """(name, [contents of a cell])."""
   gains = {pair.pretrained: pair for pair in table.findings.pairs if pair.main}
-  cells = [table.cells.get((row, column)) for column in table.columns]
+  cells = [table.cells.get((row, column)) for column in table.shown_columns]
   shown = [cell and _cell(cell, gains.get(cell)) for cell in cells]
   for _, ours, theirs in table.averages(row):
     printed = None if theirs is None else f'{100 * theirs:.2f}'
@@ -87,7 +87,7 @@ def _cell(cell, gain):
     'direction': gain and gain.direction,
     'published': theirs and theirs['printed'],
     'moved': moved,
-    'state': cell.state,
+    'state': cell.remark,
     'rank': cell.arm.score.estimate if cell.arm else tables.published(cell),
   }
 
@@ -135,7 +135,7 @@ def _details(table, cell):
     'runs': [
       {
         'seed': run.seed,
-        'value': (run.why_unscored or run.score.show(run.value)) + f' {RECORDED}' * bool(run.recorded),
+        'value': (run.why_left_out or run.score.show(run.value)) + f' {RECORDED}' * bool(run.recorded),
         'parameters': f'{run.result.get("parameters") or 0:,}',
         'flops': '\u2265 ' * run.flops_at_least + scaled(run.total('flops'), 'FLOP'),
         'seconds': duration(run.total('seconds')),

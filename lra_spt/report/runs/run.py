@@ -117,6 +117,19 @@ class FinishedRun:
       return scorable.why_no_r2_of(self.predictions[1])
     return ''
 
+  @property
+  def still_improving(self) -> bool:
+    """True if the best validation of finetuning was the last one, so that more steps may score higher."""
+    best = self.stage('finetune', 'best_step')
+    return bool(best) and best == self.stage('finetune', 'steps')
+
+  @property
+  def why_left_out(self) -> str:
+    """The reason why tables, comparisons and exports hold no score of it, '' if they do."""
+    if loading.is_short(self.result.get('config') or {}):
+      return 'a smoke run of a few steps, whose numbers mean nothing'
+    return self.why_unscored
+
   @functools.cached_property
   def predictions(self):
     """(index, label, prediction), [N] each, sorted by index; None when there is no predictions.npz.

@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 
-from lra_spt.config import loading
 from lra_spt.report.runs.run import RECORDED, in_what_they_differ, settings
 
 FEW_GROUPS = 30
@@ -39,10 +38,8 @@ def some(names) -> str:
 
 
 def of_runs(runs) -> list[str]:
-  """Sentences that runs carry with them, and on smoke runs and unverified data."""
+  """Sentences that runs carry with them, and on unverified data."""
   sentences = list(dict.fromkeys(sentence for run in runs for sentence in run.cautions))
-  if any(loading.is_short(run.result.get('config') or {}) for run in runs):
-    sentences.append('Some of these are smoke runs of a few steps: their numbers mean nothing.')
   sources = sorted({str(data.get('source')) for data in map(_data, runs) if unverified(data)})
   if sources:
     sentences.append(f'The data could not be verified to be the official files: {"; ".join(sources)}.')
@@ -160,9 +157,9 @@ def contradictions(runs) -> list[str]:
 
 
 def unscored(table) -> list[str]:
-  """A sentence per reason why finished runs have no test score, with these runs."""
+  """A sentence per reason why tables hold no score of finished runs, with these runs."""
   return _by_sentence(
-    (f'no test {run.score.name}: {run.why_unscored}.', cell, run)
+    (f'no test {run.score.name}: {run.why_left_out}.', cell, run)
     for cell in table.cells.values()
     for run in cell.unscored
   )
@@ -204,6 +201,10 @@ def on_intervals(table) -> list[str]:
     sentences.append(
       'Protocol paper repeats the published code\u2019s behaviours, some of which flatter or blur results; '
       'protocol clean is the one to quote.'
+    )
+  if any(run.still_improving for run in table.runs):
+    sentences.append(
+      'Still improving: the best validation was the last one, so more steps may give a higher score.'
     )
   return [*sentences, *of.apart]
 

@@ -22,6 +22,7 @@ from lra_spt.report.study.record import read_record
 
 CHANCE = 0.5  # on PathX, which counts so in the second average where a model fails
 # The three ways in which papers average the LRA tasks: name, tasks, whether a failed PathX counts as chance.
+IMPROVING = 'still improving'
 AVERAGES = (
   ('mean of 5, no PathX', tuple(task for task in LRA if task != 'pathx'), False),
   ('mean of 6, failed PathX 50', LRA, True),
@@ -45,7 +46,8 @@ class OpenRun:
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableCell:
   """One row and column of a table. record: with the keys of CellRecord. arm: its finished runs with a score,
-  None without any. open: its runs without a result. unscored: its finished runs without a score."""
+  None without any. open: its runs without a result. unscored: its finished runs without a score, or of a
+  smoke test."""
 
   record: dict
   arm: Arm | None
@@ -107,6 +109,13 @@ class TableCell:
     return 'running' if any(run.progress != 'waiting' for run in self.open) else 'waiting'
 
   @property
+  def remark(self) -> str:
+    """`state`, and 'still improving' with the number of seeds whose best validation was their last one."""
+    last = sum(run.still_improving for run in self.scored)
+    of = '' if last == len(self.scored) else f' ({last} of {len(self.scored)} seeds)'
+    return ', '.join(part for part in (self.state, f'{IMPROVING}{of}' * (last > 0)) if part)
+
+  @property
   def text(self) -> str:
     """Its number, or a dash."""
     return self.arm.shown if self.arm else self.score.show(None)
@@ -137,6 +146,13 @@ class ResultTable:
   @functools.cached_property
   def runs(self) -> list[FinishedRun]:
     return [run for cell in self.cells.values() for run in cell.runs]
+
+  @functools.cached_property
+  def shown_columns(self) -> list[str]:
+    """The columns with a run that has begun; all where none has."""
+    cells = self.cells.values()
+    begun = {c.column for c in cells if c.runs or any(run.progress != 'waiting' for run in c.open)}
+    return [name for name in self.columns if name in begun] or self.columns
 
   @functools.cached_property
   def counts(self) -> dict[str, int]:
@@ -237,8 +253,8 @@ def _cell(workdir, entry):
 
 def cell_of(record, runs, open_runs) -> TableCell:
   """The TableCell of finished runs and OpenRuns."""
-  scored = [run for run in runs if not run.why_unscored]
-  unscored = tuple(run for run in runs if run.why_unscored)
+  scored = [run for run in runs if not run.why_left_out]
+  unscored = tuple(run for run in runs if run.why_left_out)
   return TableCell(record, arm_of(scored) if scored else None, tuple(open_runs), unscored)
 
 

@@ -15,9 +15,9 @@ WIDTH = 110  # of a line
 def text(table: tables.ResultTable) -> str:
   """The table: ours, and in parentheses the published number; cells without a run say so. Then the sentences
   of the page."""
-  lines = [['', *table.columns, *table.conventions]]
+  lines = [['', *table.shown_columns, *table.conventions]]
   for row in table.rows:
-    cells = [table.cells.get((row, column)) for column in table.columns]
+    cells = [table.cells.get((row, column)) for column in table.shown_columns]
     line = [row, *('' if cell is None else cell_text(cell) for cell in cells)]
     show = ACCURACY.show
     line += [f'{show(ours)} ({show(theirs)})' for _, ours, theirs in table.averages(row)]
@@ -45,7 +45,8 @@ def counted(table: tables.ResultTable) -> str:
   parts = [f'{count} {key}' for key, count in table.counts.items() if count or key == 'finished']
   if unscored := sum(len(cell.unscored) for cell in table.cells.values()):
     parts.insert(1, f'{unscored} of these without a score')
-  return f'runs: {", ".join(parts)}'
+  hidden = [name for name in table.columns if name not in table.shown_columns]
+  return f'runs: {", ".join(parts)}' + (f'; none yet on {", ".join(hidden)}' if hidden else '')
 
 
 def conclusions(table: tables.ResultTable) -> list[str]:
@@ -56,8 +57,8 @@ def conclusions(table: tables.ResultTable) -> list[str]:
 def cell_text(cell: tables.TableCell) -> str:
   """'75.3 % (74.2)', or the state of a cell without a number."""
   ours = cell.text if cell.arm else cell.state
-  if cell.arm and cell.state:
-    ours += f' [{cell.state}]'
+  if cell.arm and cell.remark:
+    ours += f' [{cell.remark}]'
   return ours + (f' ({cell.published["printed"]})' if cell.published else '')
 
 
