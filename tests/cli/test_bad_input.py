@@ -59,7 +59,11 @@ def refused(capsys, tiny_data, repository):
     ),
     (['--config.runtime.placement=disk'], '', ["'disk'", "'host', 'device'"]),
     (['--config.runtime.steps_per_dispatch=0'], '', ['steps_per_dispatch is 0', 'at least 1']),
-    (['--config.finetune.epochs=0'], '', ['finetune.epochs is 0', 'max_steps is 0']),
+    (
+      ['--config.finetune.epochs=0', '--config.finetune.max_seconds=0'],
+      '',
+      ['finetune.epochs is 0', 'max_steps'],
+    ),
     (['--config.finetune.schedule.name=cosin'], '', ["'cosin'", 'cosine']),
     (
       ['--config.finetune.schedule.name=cosine', '--config.finetune.schedule.warmup_steps=18'],
