@@ -85,7 +85,7 @@ setuptools.setup(
     'lra_spt.report.pages.templates': ['*.html', '*.css', '*.js'],
     'lra_spt.models': ['neox_tokens.json'],
     'lra_spt.report': ['leaderboard.json', 'published.csv'],
-    'lra_spt.studies': ['demo.md'],
+    'lra_spt.studies': ['demo.md', 'compare_runs.jsonl'],
   },
   install_requires=requirements(),
   extras_require={

@@ -10,7 +10,7 @@ import zlib
 
 import numpy as np
 
-from benchmarks import archive, harness
+from benchmarks import harness, provenance
 from lra_spt.data import examples
 from lra_spt.errors import DataError, MissingFile, UserError
 from lra_spt.report import export, published
@@ -18,7 +18,7 @@ from lra_spt.report.pages import curves as study_curves
 from lra_spt.report.pages import leaderboard
 from lra_spt.report.runs import run_folder
 from lra_spt.report.statistics import bootstrap
-from lra_spt.report.study import comparisons, findings, sentences
+from lra_spt.report.study import archive, comparisons, findings, sentences
 from lra_spt.report.study import table as studies
 from lra_spt.studies import study as study_lib
 
@@ -40,7 +40,7 @@ def collected(study: str, workdir, command: str = '') -> dict:
   if not table.runs:
     raise DataError(f'{workdir} has no finished run of {study} yet; go on with its study.')
   results = [run_folder.read_result(run.path) for run in table.runs]
-  machines = archive.machines(results)
+  machines = provenance.machines(results)
   # A cell says nothing while some of its seeds are missing.
   cells = [dataclasses.replace(cell, arm=None) if cell.open else cell for cell in table.cells.values()]
   result = findings.findings(cells)
@@ -69,8 +69,8 @@ def collected(study: str, workdir, command: str = '') -> dict:
     'date': max(result['date'] for result in results),
     'commits': list(dict.fromkeys(result['commit'] for result in results)),
     'machines': machines,
-    'data': archive.data(results),
-    'time': archive.time(workdir),
+    'data': provenance.data(results),
+    'time': provenance.time(workdir),
   }
 
 
@@ -113,7 +113,7 @@ def _steps(cell) -> dict:
 def _machines(cell, machines) -> list[int]:
   """The indices of the machines that made its runs."""
   kinds = [{key: value for key, value in one.items() if key != 'runs'} for one in machines]
-  return sorted({kinds.index(archive.machine(run.result)) for run in cell.runs})
+  return sorted({kinds.index(provenance.machine(run.result)) for run in cell.runs})
 
 
 def _answers(table) -> dict:
@@ -349,12 +349,7 @@ def run_mini(arguments):
   @functools.cache
   def tests(task):
     split = opened(task)
-    if split is None:
-      return None
-    test = split.gather(np.arange(len(split)))
-    group_N = split.groups(test['index'])
-    examples_of = {'index': test['index'], 'label': test['label']}
-    return examples_of if group_N is None else examples_of | {'group': group_N}
+    return None if split is None else archive.test_examples(split)
 
   try:
     put, absent = archive.restore(runs, options.workdir, tests)

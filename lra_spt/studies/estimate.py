@@ -4,6 +4,7 @@ import dataclasses
 import pathlib
 import time
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import PurePosixPath
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from lra_spt.runs.build import build, resolve, stages_of
 from lra_spt.runs.stage import Built
 from lra_spt.studies import runner
 from lra_spt.studies.budget import Steps
-from lra_spt.studies.study import Job, Study
+from lra_spt.studies.study import Job, Study, folder_of
 from lra_spt.training.duration import A_YEAR
 from lra_spt.training.step import StepProgram, train_steps
 
@@ -60,12 +61,7 @@ def describe(
     ConfigError: a model or stage cannot be built; the message names the run.
   """
   workdir = pathlib.Path(workdir)
-  left, done = [], set()
-  for job in jobs:
-    if runner.state(workdir, job) == runner.FINISHED:
-      done |= {*job.stages.values()}
-    else:
-      left.append(job)
+  left, done = _left(jobs, workdir)
   shares = stages_to_train(left, steps, done)
   seconds, measured = _measured(shares)
   total = sum(seconds[share.program] * share.steps + share.most_seconds for share in shares if measured)
@@ -100,6 +96,28 @@ def describe(
   if missing:
     lines += ['', 'Not prepared yet, counted as published:', *missing]
   return '\n'.join([*lines, '', 'Nothing was written: this was --dry_run.'])
+
+
+def seconds_of_cells(jobs: Sequence[Job], steps: Steps, workdir) -> dict[PurePosixPath, float]:
+  """{folder of a cell: seconds of the steps that its runs still need}; {} if steps are too large.
+
+  Args: as of `describe`. A stage that several runs share counts for the first.
+  """
+  left, done = _left(jobs, pathlib.Path(workdir))
+  shares = stages_to_train(left, steps, done)
+  seconds, measured = _measured(shares)
+  took = {}
+  for share in shares if measured else ():
+    folder = folder_of(share.job.cell)
+    took[folder] = took.get(folder, 0.0) + seconds[share.program] * share.steps + share.most_seconds
+  return took
+
+
+def _left(jobs, workdir):
+  """(runs that are not finished, keys of the stages of the others)."""
+  finished = {job for job in jobs if runner.state(workdir, job) == runner.FINISHED}
+  done = {key for job in finished for key in job.stages.values()}
+  return [job for job in jobs if job not in finished], done
 
 
 def _table(shares, seconds):

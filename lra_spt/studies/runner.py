@@ -170,8 +170,16 @@ def check(workdir: pathlib.Path, jobs: Sequence[Job]) -> None:
 def _check(folder, job: Job) -> None:
   if not (folder / run_folder.RESULT).exists() or _damage(folder):
     return
-  result = run_folder.read_result(folder)
-  changes = _changes(result, job.config, folder.name.removeprefix('seed'))
+  if lines := differences(run_folder.read_result(folder), job, folder.name.removeprefix('seed')):
+    raise ConfigError(
+      f'{folder} has a result of a different config than {job.place} has now; choose another --workdir, undo '
+      'the change, or move that folder away:\n' + '\n'.join(lines)
+    )
+
+
+def differences(result: dict, job: Job, seed: str) -> list[str]:
+  """Lines that say in which config or code a result is not that of a job with this seed, see `check`."""
+  changes = _changes(result, job.config, seed)
   if 'code' in result:
     from lra_spt.runs import build, user_code
 
@@ -180,11 +188,7 @@ def _check(folder, job: Job) -> None:
   # A key that one config lacks was added later, with a default that changes nothing. Only options of mixers
   # and weights count even then.
   always = 'model.mixer.', 'model.weights'
-  if lines := [line for line in changes if '(absent)' not in line or line.startswith(always)]:
-    raise ConfigError(
-      f'{folder} has a result of a different config than {job.place} has now; choose another --workdir, undo '
-      'the change, or move that folder away:\n' + '\n'.join(lines)
-    )
+  return [line for line in changes if '(absent)' not in line or line.startswith(always)]
 
 
 def _changes(result, config, seed: str) -> list[str]:

@@ -8,14 +8,13 @@ import shutil
 import numpy as np
 import pytest
 
-from benchmarks import archive
 from lra_spt import files
 from lra_spt.cli import main as cli
 from lra_spt.errors import ConfigError, DamagedFile, InUse
 from lra_spt.files import checksums
 from lra_spt.report.pages import curves as study_curves
 from lra_spt.report.runs import run_folder
-from lra_spt.report.study import record
+from lra_spt.report.study import archive, record
 from lra_spt.report.study import table as studies
 
 LABELS_N = np.array([3, 0, 2, 1, 3, 3, 0, 1, 2, 2], np.int32)

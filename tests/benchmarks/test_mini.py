@@ -6,10 +6,11 @@ import types
 import numpy as np
 import pytest
 
-from benchmarks import archive, mini, trained
+from benchmarks import mini, provenance, trained
 from benchmarks.studies import write_study
 from lra_spt.errors import DataError, MissingFile
 from lra_spt.report.runs import restored, run_folder
+from lra_spt.report.study import archive
 from lra_spt.report.study.record import read_record
 
 
@@ -65,11 +66,11 @@ def test_origins_of_runs(tmp_path):
     (tmp_path / f'seed{number}').mkdir()
     (tmp_path / f'seed{number}' / run_folder.RESULT).write_text(json.dumps(result))
   seconds = {'runs': 2, 'fastest': 120.0, 'median': 125.0, 'slowest': 130.0, 'seconds': 150}
-  assert archive.time(tmp_path) == {'toy': seconds}
-  machines = archive.machines(results)
+  assert provenance.time(tmp_path) == {'toy': seconds}
+  machines = provenance.machines(results)
   assert [(one['versions']['jax'], one['runs']) for one in machines] == [('1', 2), ('2', 1)]
   sources = [{'source': None, 'verified': None}, {'source': 'files a', 'verified': False}]
-  assert archive.data(results) == {'toy': sources}
+  assert provenance.data(results) == {'toy': sources}
 
 
 def test_a_cell_without_a_seed_has_no_gain(tmp_path):

@@ -11,6 +11,7 @@ COMMANDS = {  # name: its line in the help
   'config': 'show every value of a config and where it comes from',
   'check': 'check that a mixer meets its contract: shape, look-ahead, padding, gradient',
   'train': 'train one run: pretraining, finetuning, test; the same command resumes it',
+  'compare': 'train a mixer by a fixed recipe and write its table among baselines',
   'study': 'train all runs of a table or figure and write its report',
   'record': 'write a run folder from predictions made elsewhere, such as in PyTorch',
   'evaluate': 'evaluate a run on a split, with the weights of its best validation',

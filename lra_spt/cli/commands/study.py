@@ -96,9 +96,22 @@ def main(argv: list[str]) -> int:
     print(estimate.describe(chosen_study, jobs, *budget.plan(jobs), workdir, arguments.processes))
     return 0
   budget.check(jobs)
+  return run(chosen_study, jobs, workdir, arguments)
+
+
+def run(chosen_study, jobs, workdir: pathlib.Path, arguments, pick=None) -> int:
+  """Trains and reports as `main`; arguments: with register, overrides, processes and stages.
+
+  pick: function of (runs of the search that are open, runs with chosen values) that returns those to train
+  next; None: first all of the search.
+  """
+  from lra_spt.studies import runner
+
   try:
     with _ending_at_signals():
-      return _run(chosen_study, jobs, workdir, arguments)
+      return _run(
+        chosen_study, jobs, workdir, arguments, pick or (lambda searched, chosen: searched or chosen)
+      )
   except KeyboardInterrupt as stop:
     what = 'and its runs are saved; the same command resumes it'
     if isinstance(stop, runner.Killed):
@@ -121,7 +134,7 @@ def _ending_at_signals():
   return signals.heeded(ask, terminate=signal.default_int_handler)
 
 
-def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:
+def _run(chosen_study, chosen, workdir: pathlib.Path, arguments, pick) -> int:
   from lra_spt import files
   from lra_spt.report.pages import report
   from lra_spt.report.study import record as study_record
@@ -134,18 +147,20 @@ def _run(chosen_study, chosen, workdir: pathlib.Path, arguments) -> int:
     raise ConfigError(f'--processes is {arguments.processes}, but there are {len(chosen)} runs: lower it.')
   runner.check_processes(arguments.processes)
   with files.owned(workdir, 'running a study in'):
-    again = True  # what failed under an earlier command, once
+    tried = set()
     while True:
       decided = search.decide(chosen_study, chosen, workdir, arguments.overrides)
       runner.check(workdir, decided.jobs)  # before anything is noted
-      open_jobs = [job for job in decided.open if again or job not in decided.stuck]
-      again = False
+      # What failed under an earlier command is tried once.
+      open_jobs = [job for job in decided.open if job not in decided.stuck or job.folder not in tried]
       named = {job.folder for job in decided.jobs}
       all_runs = [*decided.jobs, *(job for job in chosen if job.folder not in named)]
       record = records.record(chosen_study, all_runs, decided.records) | {'register': arguments.register}
       left_out = study_record.claim(workdir, record)
-      states = _run_all(open_jobs or decided.jobs, workdir, arguments)
-      if not open_jobs or runner.WAITING in states.values():
+      now = pick(open_jobs, decided.jobs)
+      tried |= {job.folder for job in now}
+      states = _run_all(now, workdir, arguments)
+      if runner.WAITING in states.values() or not open_jobs and len(now) == len(decided.jobs):
         break
     if chosen_study.show == 'kernels':
       _draw_kernels(workdir / job.folder for job, state in states.items() if state == runner.FINISHED)

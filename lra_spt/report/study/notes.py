@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 
@@ -15,7 +16,7 @@ def cautions(table) -> list[str]:
   """Sentences to stand beside the numbers of a ResultTable, the worst first."""
   by_sentence = {}
   for cell in table.cells.values():
-    for sentence in (*of_runs(cell.runs), *shared(cell.runs), *_mixed(cell.runs)):
+    for sentence in (*of_runs(cell.runs), *shared(cell.runs), *_mixed(cell.runs), *at_edge(cell.record)):
       by_sentence.setdefault(sentence, []).append(f'{cell.row}, {cell.column}')
   everywhere = sum(bool(cell.runs) for cell in table.cells.values())
   sentences = [
@@ -84,6 +85,28 @@ def _mixed(runs):
     yield 'These runs used several versions of the set, so their mean belongs to none of them.'
   if keys := in_what_they_differ([settings(run.result) for run in runs]):
     yield f'These runs differ in {", ".join(keys)}, so their mean belongs to none of these settings.'
+
+
+def at_edge(record) -> list[str]:
+  """Sentences on numbers that won a search at the end of what it tried. record: of a cell. Of two values each
+  is an end, so a choice of two says nothing."""
+  sentences = []
+  for part in record['search']:
+    tried = [_numbers(one['values']) for one in part['tried']]
+    for key, value in _numbers(part['won'] or '').items():
+      values = sorted({one[key] for one in tried if key in one})
+      if len(values) > 2 and value in (values[0], values[-1]):
+        end, further = ('smallest', 'smaller') if value == values[0] else ('largest', 'larger')
+        sentences.append(
+          f'The best {key} is {value:g}, the {end} that was tried, so a {further} one may do better.'
+        )
+  return sentences
+
+
+def _numbers(text) -> dict[str, float]:
+  """{key: number} of 'key=value, key=value'."""
+  pairs = (pair.partition('=') for pair in text.split(', ') if '=' in pair)
+  return {key: float(value) for key, _, value in pairs if re.fullmatch(r'[-+.\deE]+', value)}
 
 
 def _prints(runs) -> dict[str, set[str]]:

@@ -5,14 +5,11 @@ The file has one JSON object per line: the study (`study.json`), then every fini
 numbers; for a study that shows curves over operations, also the validation of its finetuning. Labels are not
 included; they come from the prepared set, and answers that do not give the score of the result are refused.
 Answers are classes, or numbers for a regression.
-
-The other functions say where runs come from and what they took: data, machines, time.
 """
 
 import base64
 import json
 import pathlib
-import statistics
 import zlib
 from collections.abc import Callable
 
@@ -40,7 +37,7 @@ def store(workdir, path) -> int:
   folders = sorted(folder.parent for folder in workdir.rglob(run_folder.RESULT))
   study = _without_path(_read(workdir / run_folder.STUDY))
   curves = study['show'] == CURVES
-  before = _lines(path) if (path := pathlib.Path(path)).exists() else {}
+  before = lines_of(path) if (path := pathlib.Path(path)).exists() else {}
   lines = [{'study': study}]
   for folder in folders:
     line = _line(folder, workdir, curves)
@@ -54,8 +51,8 @@ def store(workdir, path) -> int:
   return len(folders)
 
 
-def _lines(path) -> dict[str, dict]:
-  """{folder: line} of a file of runs."""
+def lines_of(path) -> dict[str, dict]:
+  """{folder: line} of a file of runs; see the head of this module."""
   return {line['folder']: line for line in map(json.loads, path.read_text().splitlines()[1:])}
 
 
@@ -151,8 +148,15 @@ def restore(path, workdir, tests: Callable[[str], dict | None]) -> tuple[int, li
       for record in records:  # that of this machine is added to that of the file
         studies.claim(workdir, record)
       for line in missing:
-        _restore(line, workdir, path, tests)
+        restore_run(line, workdir, path, tests)
   return len(missing), absent
+
+
+def test_examples(split) -> dict:
+  """The examples of a test split as `restore` takes them."""
+  test = split.gather(np.arange(len(split)))
+  examples, group_N = {key: test[key] for key in ('index', 'label')}, split.groups(test['index'])
+  return examples if group_N is None else examples | {'group': group_N}
 
 
 def on_other_sets(path, prints: Callable[[str], dict | None]) -> list[str]:
@@ -168,7 +172,7 @@ def on_other_sets(path, prints: Callable[[str], dict | None]) -> list[str]:
   if not (path := pathlib.Path(path)).exists():
     return []
   results_of = {}
-  for line in _lines(path).values():
+  for line in lines_of(path).values():
     result = line['result']
     results_of.setdefault(result['task'], {})[str(result.get('fingerprints'))] = result
   sentences = []
@@ -187,7 +191,8 @@ def on_other_sets(path, prints: Callable[[str], dict | None]) -> list[str]:
   return sentences
 
 
-def _restore(line, workdir, path, tests):
+def restore_run(line: dict, workdir: pathlib.Path, path, tests: Callable[[str], dict | None]) -> None:
+  """Makes the folder of one run from its line in the file `path`; see `restore`."""
   folder = workdir / line['folder']
   if workdir.resolve() not in folder.resolve().parents:
     raise DamagedFile(f'{path} names the folder {line["folder"]!r}, which is not in the study; {ADVICE}.')
@@ -230,57 +235,3 @@ def _restore_curve(folder, name, lines, path):
   place.mkdir(parents=True, exist_ok=True)
   with files.replacing(place / run_folder.METRICS, 'w') as file:
     file.writelines(json.dumps(one) + '\n' for one in lines)
-
-
-def data(results: list[dict]) -> dict[str, list[dict]]:
-  """{task: the sources of its set; `verified`: it is the official one}."""
-  sources_of = {}
-  for result in results:
-    source = {key: (result.get('data') or {}).get(key) for key in ('source', 'verified')}
-    sources = sources_of.setdefault(result['task'], [])
-    if source not in sources:
-      sources.append(source)
-  return sources_of
-
-
-def machine(result: dict) -> dict:
-  """The hardware, versions and precision of a run."""
-  facts = {key: result[key] for key in ('hardware', 'versions')}
-  return facts | {'precision': (result.get('runtime') or {}).get('precision')}
-
-
-def machines(results: list[dict]) -> list[dict]:
-  """The different machines in the order of their first run, each with its number of runs."""
-  runs_of = {}
-  for result in results:
-    runs_of.setdefault(json.dumps(machine(result), sort_keys=True), []).append(result)
-  return [json.loads(key) | {'runs': len(same)} for key, same in runs_of.items()]
-
-
-def time(workdir) -> dict[str, dict]:
-  """{task: seconds that the runs in a folder took}, with those of the search for learning rates.
-
-  runs: their number. fastest, median, slowest: seconds of all stages of a run. seconds: total of all runs; a
-  stage that several of them share counts once.
-  """
-  runs, stages = {}, {}
-  for path in sorted(pathlib.Path(workdir).rglob(run_folder.RESULT)):
-    result = json.loads(path.read_text())
-    seconds = {
-      stage.get('folder') or f'{path.parent}/{name}': stage['seconds']
-      for name, stage in result['stages'].items()
-      if stage.get('seconds') is not None
-    }
-    if seconds:  # a recorded run has none
-      runs.setdefault(result['task'], []).append(sum(seconds.values()))
-      stages.setdefault(result['task'], {}).update(seconds)
-  return {
-    task: {
-      'runs': len(of),
-      'fastest': round(min(of), 1),
-      'median': round(statistics.median(of), 1),
-      'slowest': round(max(of), 1),
-      'seconds': round(sum(stages[task].values())),
-    }
-    for task, of in runs.items()
-  }

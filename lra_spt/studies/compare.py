@@ -1,0 +1,243 @@
+"""`lra-spt compare`: a mixer among baselines of one fixed recipe, `configs/compare.py`.
+
+Runs of baselines come with the package, without weights (`RUNS`). One of them takes the place of a run
+exactly where training would make the same: its config, seed, set and splits are equal. A baseline is shown if
+all runs of its cell are there, those of its search too; else the page says what training it would cost.
+"""
+
+import concurrent.futures
+import dataclasses
+import functools
+import multiprocessing
+import pathlib
+import statistics
+
+from lra_spt import files
+from lra_spt.config import loading, user_files
+from lra_spt.data import examples
+from lra_spt.data.tasks import get_task
+from lra_spt.errors import ConfigError, MissingFile
+from lra_spt.report.runs import run_folder
+from lra_spt.report.study import archive
+from lra_spt.report.study.arms import duration
+from lra_spt.studies import runner, search, study
+from lra_spt.studies.study import folder_of
+
+RUNS = pathlib.Path(__file__).parent / 'compare_runs.jsonl'
+RECIPE = 'configs/compare.py'
+MATCHED = {'parameters': 'parameters', 'operations': 'operations per step of finetuning'}
+WITHIN = 0.1  # a match differs from the first baseline by this share at most
+NO_BASELINE = 'no baseline'
+WIDTHS = range(8, 513, 4)
+
+
+@functools.cache
+def recipe():
+  """The module of the recipe."""
+  return user_files.run(user_files.find(RECIPE), '_recipe_')
+
+
+def load(models, tasks='', regimes='', quick=False) -> study.Study:
+  """The study of the recipe for these models; tasks, regimes: joined by commas, '' for the default."""
+  given = {'models': '+'.join(models), 'tasks': tasks, 'regimes': regimes, 'quick': 'true' * quick}
+  words = (f'{key}={value.replace(",", "+")}' for key, value in given.items() if value)
+  return study.load(f'{RECIPE}:{",".join(words)}')
+
+
+def prepare(chosen: study.Study, data_dir) -> None:
+  """Makes the sets of a study that are missing."""
+  for cell in {cell.column: cell for cell in chosen.cells}.values():
+    task = get_task(loading.load(cell.config).task)
+    try:
+      examples.open_split(task, 'test', data_dir)
+    except MissingFile:
+      print(f'Preparing {task.dataset} in {data_dir}', flush=True)
+      user_files.claim_data_prep()
+      from data_prep import prepare as preparation
+
+      preparation.prepare(task.dataset, data_dir)
+
+
+def apart(function, register, *arguments):
+  """The result of a function in a process of its own, because jax would keep a GPU that the runs need."""
+  context = multiprocessing.get_context('spawn')
+  with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+    return pool.submit(_registered, register, function, arguments).result()
+
+
+def _registered(register, function, arguments):
+  for path in register:
+    loading.register(path)
+  return function(*arguments)
+
+
+def matched(chosen: study.Study, model: str, match: str) -> study.Study:
+  """The study with a depth, or else a width, at which `model` costs as much as the first baseline.
+
+  Args:
+    match: a key of `MATCHED`. Both are measured in the bidirectional form, and hold for all arms of a task.
+
+  Raises:
+    ConfigError: no size comes close enough.
+  """
+  like, *_ = recipe().BASELINES
+  sizes, said = {}, []
+  for column in chosen.columns:
+    config = next(cell.config for cell in chosen.cells if cell.column == column).partition(':')[0]
+    values = loading.load(f'{config}:model={model},regime=scratch').model
+    of = functools.partial(_cost, f'{config}:model={model},regime=scratch', match)
+    wanted = _cost(f'{config}:model={like},regime=scratch', match, {})
+    sizes[column], cost = _sized(of, wanted, values, f'{model} on {column}', MATCHED[match])
+    size = ', '.join(f'{key.removeprefix("model.")} {value}' for key, value in sizes[column].items())
+    said.append(f'on {column} {size or "its size of the recipe"}: {cost:,} to {wanted:,}')
+  cells = [
+    dataclasses.replace(cell, overrides=cell.overrides | sizes[cell.column])
+    if loading.load(cell.config).model.name == model
+    else cell
+    for cell in chosen.cells
+  ]
+  about = f'{model} is as large as {like}, by {MATCHED[match]}: {"; ".join(said)}.'
+  return dataclasses.replace(chosen, cells=cells, about=f'{chosen.about} {about}')
+
+
+def _cost(config, match, overrides) -> int:
+  from lra_spt.runs import build  # needs jax
+
+  built = build.stages_of(build.resolve(loading.load(config, overrides)))['finetune']
+  return built.model.parameter_count if match == 'parameters' else built.flops_per_step
+
+
+def _sized(cost, wanted, values, what, unit):
+  """(overrides of the model, its cost); cost: function of overrides."""
+
+  def close(one):
+    return abs(one - wanted) <= WITHIN * wanted
+
+  if close(now := cost({})):
+    return {}, now
+  first, second = (cost({'model.depth': depth}) for depth in (1, 2))
+  depth = max(1, round((wanted - first) / (second - first)) + 1)
+  if close(deep := cost({'model.depth': depth})):
+    return {'model.depth': depth}, deep
+  guess = values.width * (wanted / now) ** 0.5
+  for width in sorted(WIDTHS, key=lambda width: abs(width - guess))[:12]:
+    size = {'model.width': width}
+    if values.feed_forward:
+      size['model.feed_forward'] = max(1, round(values.feed_forward * width / values.width))
+    try:
+      if close(wide := cost(size)):
+        return size, wide
+    except ConfigError:  # heads that do not divide this width
+      continue
+  raise ConfigError(
+    f'{what} has {now:,} {unit}, and no depth or width brings it within {WITHIN:.0%} of {wanted:,}: leave '
+    'out --match.'
+  )
+
+
+def restore(jobs, workdir: pathlib.Path) -> int:
+  """Puts runs of the package where they are exactly those of jobs without a result; returns their number."""
+  lines, put = archive.lines_of(RUNS) if RUNS.exists() else {}, 0
+  for job in jobs:
+    line = lines.get(str(job.folder))
+    if line is None or (workdir / job.folder / run_folder.RESULT).exists():
+      continue
+    split = examples.open_split(job.config.task, 'test', job.config.runtime.data_dir)
+    here = {'data': split.fingerprint, 'splits': split.split_fingerprint}
+    if line['result']['fingerprints'] != here or runner.differences(line['result'], job, str(job.seed)):
+      continue
+    archive.restore_run(line, workdir, RUNS, lambda task, split=split: archive.test_examples(split))
+    put += 1
+  return put
+
+
+def baselines(chosen: study.Study, jobs, workdir: pathlib.Path, overrides) -> tuple[list, list]:
+  """(the jobs of cells that need no training, the others), after runs of the package were put in place."""
+  with files.owned(workdir, 'putting runs into'):
+    while True:
+      decided = search.decide(chosen, jobs, workdir, overrides)
+      if not restore((*decided.open, *decided.jobs), workdir):
+        break
+  finished = {job.folder for job in decided.jobs if runner.state(workdir, job) == runner.FINISHED}
+  whole = {folder_of(job.cell) for job in jobs} - {
+    folder_of(job.cell) for job in jobs if job.folder not in finished
+  }
+  return [job for job in jobs if folder_of(job.cell) in whole], [
+    job for job in jobs if folder_of(job.cell) not in whole
+  ]
+
+
+def lacking(chosen: study.Study, jobs, overrides) -> str:
+  """A sentence on baselines that have no runs, and on what training them costs; '' for none.
+
+  The time is that of recorded steps of the same model and task or, without any, of all.
+  """
+  if not jobs:
+    return ''
+  runs, seconds, seen = [*search.all_jobs(chosen, jobs, overrides), *jobs], 0.0, set()
+  speeds = _recorded_speeds()
+  for job in runs:
+    config = job.config
+    speed = speeds.get((config.model.name, config.task)) or statistics.mean(map(float, speeds.values()))
+    for stage, key in job.stages.items():
+      seconds += speed * config[stage].max_steps * (key not in seen)
+      seen.add(key)
+  cells = {}
+  for job in jobs:
+    cells.setdefault(job.cell.column, {})[job.cell.row.partition(', ')[0]] = None
+  named = '; '.join(f'on {column}: {", ".join(models)}' for column, models in cells.items())
+  return (
+    f'There are no baselines of exactly this recipe {named}. --train_baselines trains them: {len(runs)} '
+    f'runs, at most {duration(seconds)} at the speed of recorded ones, one at a time.'
+  )
+
+
+def _recorded_speeds() -> dict[tuple[str, str], float]:
+  """{(model, task): seconds per step} of the runs of the package."""
+  speeds = {}
+  for line in (archive.lines_of(RUNS) if RUNS.exists() else {}).values():
+    stages = [stage for stage in line['result']['stages'].values() if stage.get('seconds')]
+    speed = sum(stage['seconds'] for stage in stages) / sum(stage['steps'] for stage in stages)
+    speeds.setdefault((line['result']['model'], line['result']['task']), []).append(speed)
+  return {key: statistics.median(of) for key, of in speeds.items()}
+
+
+def costs(chosen: study.Study, names, workdir, overrides) -> dict:
+  """Seconds of the cells with these folders, see `estimate.seconds_of_cells`."""
+  from lra_spt.studies import budget, estimate
+
+  jobs = [job for job in study.jobs(chosen, overrides=overrides) if folder_of(job.cell) in names]
+  jobs = [*search.all_jobs(chosen, jobs, overrides), *jobs]
+  return estimate.seconds_of_cells(jobs, budget.check(jobs), workdir)
+
+
+def outlook(cells: dict, jobs, processes: int) -> str:
+  """A sentence on when the first row and all rows will be there; cells: from `costs`."""
+  if not cells:
+    return 'Steps are too large to be measured here, so there is no estimate.' if jobs else ''
+  names = {folder_of(job.cell): job.place for job in jobs}
+  first = min(cells, key=cells.get)
+  return (
+    f'All runs take about {duration(sum(cells.values()) / processes)} at most (from a few steps, without '
+    f'evaluations); the first row, {names[first]}, comes after {duration(cells[first] / processes)}.'
+  )
+
+
+def by_cost(cells: dict, workdir: pathlib.Path):
+  """The `pick` of a study that finishes one cell after another, the cheapest first."""
+  tried = set()
+
+  def pick(searched, chosen):
+    restore((*searched, *chosen), workdir)
+    open_jobs = [*searched]
+    for job in chosen:
+      if job.folder not in tried and runner.state(workdir, job) != runner.FINISHED:
+        open_jobs.append(job)
+    if not open_jobs:
+      return chosen
+    cell = min((folder_of(job.cell) for job in open_jobs), key=lambda folder: cells.get(folder, 0.0))
+    now = [job for job in open_jobs if folder_of(job.cell) == cell]
+    tried.update(job.folder for job in now)
+    return now
+
+  return pick

@@ -1,0 +1,148 @@
+"""`lra-spt compare`: the recipe, runs that come with the package, sizes, order and estimates."""
+
+import json
+import pathlib
+import types
+
+import pytest
+
+from lra_spt.cli import main
+from lra_spt.errors import ConfigError
+from lra_spt.report.study import archive, notes
+from lra_spt.studies import compare, runner, search, study
+from lra_spt.studies.study import folder_of
+
+RESULTS = pathlib.Path(__file__).parents[2] / 'benchmarks/results'
+
+
+def test_the_recipe():
+  plan = compare.load(['mingru', 's4'])
+  assert plan.name == 'compare_1'
+  assert plan.columns == ['ListOps', 'Pathfinder']
+  assert plan.rows == ['mingru, scratch', 'mingru, masked', 'S4, scratch', 'S4, masked']
+  jobs = study.jobs(plan, only={'model': 'mingru', 'task': 'listops_mini'})
+  assert [job.seed for job in jobs] == [2, 2, 3, 3, 4, 4]
+  steps = {job.config.regime: (job.config.pretrain.max_steps, job.config.finetune.max_steps) for job in jobs}
+  assert (steps['scratch'][1], steps['masked']) == (8_500, (2_500, 6_000))  # tied
+  searched = search.all_jobs(plan, jobs)
+  assert {job.config.finetune.optimizer.lr for job in searched} == {2.5e-4, 1e-3, 4e-3}
+  assert {job.seed for job in searched} == {0, 1}
+  causal = compare.load(['mingru', 'linformer'], 'text', 'masked,causal')
+  assert (len(causal.rows), causal.columns) == (6, ['Text'])  # Linformer has no causal form
+  with pytest.raises(ConfigError, match=r"no task 'pulse': choose from listops"):
+    compare.load(['mingru'], 'pulse')
+
+
+@pytest.mark.parametrize('regimes', ['masked', 'masked,causal'])
+def test_a_quick_look_is_short_and_marked(regimes):
+  plan = compare.load(['mingru'], '', regimes, quick=True)
+  jobs = study.jobs(plan)
+  assert 'quick look' in plan.title
+  assert ({job.seed for job in jobs}, plan.columns, plan.search) == ({2}, ['ListOps'], None)
+  stages = [job.config[stage] for job in jobs for stage in job.stages]
+  assert sum(stage.max_seconds for stage in stages) == pytest.approx(480)
+  steps = {job.config.regime: sum(job.config[stage].max_steps for stage in job.stages) for job in jobs}
+  assert len({*steps.values()}) == 1
+
+
+def test_runs_of_the_package_are_committed_ones_and_of_the_recipe():
+  assert compare.RUNS.stat().st_size < 3e6
+  lines = archive.lines_of(compare.RUNS)
+  committed = [
+    archive.lines_of(RESULTS / f'{name}_runs.jsonl') for name in ('mini_longer', 'mini_longer_tasks')
+  ]
+  assert all(line in (runs.get(folder) for runs in committed) for folder, line in lines.items())
+  plan = compare.load(compare.recipe().BASELINES)
+  for rate in compare.recipe().RATES[1:]:  # those of the committed runs
+    for job in study.jobs(plan, overrides=[f'finetune.optimizer.lr={rate}']):
+      line = lines.get(str(job.folder))
+      if line and runner.differences(line['result'], job, str(job.seed)) == []:
+        del lines[str(job.folder)]
+  assert not lines
+
+
+@pytest.fixture
+def shipped():
+  """(a job that is exactly a run of the package, that run)."""
+  folder, line = next(iter(archive.lines_of(compare.RUNS).items()))
+  config = line['result']['config']
+  plan = compare.load([config['model']['name']], 'listops')
+  rate = config['finetune']['optimizer']['lr']
+  jobs = study.jobs(plan, overrides=[f'finetune.optimizer.lr={rate}'])
+  return next(job for job in jobs if str(job.folder) == folder), line
+
+
+def test_only_exactly_equal_runs_take_the_place_of_training(tmp_path, monkeypatch, shipped):
+  job, line = shipped
+  put, prints = [], dict(line['result']['fingerprints'])
+  split = types.SimpleNamespace(fingerprint=prints['data'], split_fingerprint=prints['splits'])
+  monkeypatch.setattr(compare.examples, 'open_split', lambda *_: split)
+  monkeypatch.setattr(archive, 'restore_run', lambda line, *_: put.append(line['folder']))
+  assert (compare.restore([job], tmp_path), put) == (1, [str(job.folder)])
+  with job.config.unlocked():
+    job.config.finetune.optimizer.lr *= 2
+  assert compare.restore([job], tmp_path) == 0
+  with job.config.unlocked():
+    job.config.finetune.optimizer.lr /= 2
+  split.fingerprint = 'another version of the set'
+  assert compare.restore([job], tmp_path) == 0
+
+
+def test_what_is_missing_is_priced():
+  plan = compare.load(['lru', 's4'], 'pathfinder')
+  sentence = compare.lacking(plan, study.jobs(plan), [])
+  assert 'on Pathfinder: LRU, S4' in sentence
+  assert '--train_baselines trains them: 36 runs, at most' in sentence
+  assert compare.lacking(plan, [], []) == ''
+
+
+def test_sizes():
+  """Depth comes first, then width; costs grow linearly with depth, and with the square of width."""
+  values = types.SimpleNamespace(width=64, feed_forward=128)
+
+  def cost(size, of_block=30_000, of_rest=5_000):
+    width = size.get('model.width', 64)
+    if width % 8:
+      raise ConfigError('heads do not divide it')
+    return round(of_rest + of_block * size.get('model.depth', 2) * (width / 64) ** 2)
+
+  assert compare._sized(cost, 66_000, values, 'it', 'parameters') == ({}, 65_000)
+  assert compare._sized(cost, 95_000, values, 'it', 'parameters') == ({'model.depth': 3}, 95_000)
+  size, found = compare._sized(cost, 50_000, values, 'it', 'parameters')
+  assert (size, abs(found / 50_000 - 1) <= 0.1) == ({'model.width': 56, 'model.feed_forward': 112}, True)
+  with pytest.raises(ConfigError, match='no depth or width brings it within 10%'):
+    compare._sized(lambda size: 10**9 * size.get('model.depth', 1), 5, values, 'it', 'parameters')
+
+
+def test_cheap_cells_come_first_and_are_finished_first(tmp_path):
+  plan = compare.load(['mingru'], 'listops')
+  scratch, masked = (study.jobs(plan, only={'regime': regime}) for regime in ('scratch', 'masked'))
+  costs = {folder_of(scratch[0].cell): 10.0, folder_of(masked[0].cell): 5.0}
+  assert 'the first row, mingru, masked, ListOps, comes after 5.0 s' in compare.outlook(costs, masked, 1)
+  pick, searched = compare.by_cost(costs, tmp_path), search.all_jobs(plan, scratch)
+  assert pick(searched, masked) == masked  # its rate is chosen, and it is cheaper
+  assert pick(searched, masked) == searched
+  assert pick([], [*masked, *scratch]) == scratch
+  assert pick([], [*masked, *scratch]) == [*masked, *scratch]
+
+
+def test_the_best_rate_at_the_edge_is_noted():
+  tried = [{'values': f'finetune.optimizer.lr={rate}', 'score': 0.5} for rate in (0.00025, 0.001, 0.004)]
+  record = {'search': [{'tried': tried, 'won': 'finetune.optimizer.lr=0.004', 'problem': ''}]}
+  (sentence,) = notes.at_edge(record)
+  assert '0.004, the largest that was tried, so a larger one may do better' in sentence
+  for search_of in ({'won': 'finetune.optimizer.lr=0.001'}, {'won': None}, {'tried': tried[1:]}):
+    assert notes.at_edge({'search': [record['search'][0] | search_of]}) == []
+
+
+@pytest.mark.slow
+def test_a_smoke_run_ends_with_a_page_and_a_table(tmp_path, capsys):
+  command = ['compare', '--model=mingru', f'--workdir={tmp_path}/w', f'--data_dir={tmp_path}/data']
+  command += ['--tasks=listops', '--match=parameters', '--smoke', '--processes=2']
+  assert main.main(command) == 0
+  printed = capsys.readouterr().out
+  assert 'the first row, ' in printed
+  assert (tmp_path / 'w/report.html').exists()
+  assert '| mingru, masked |' in (tmp_path / 'w/compare.md').read_text()
+  about = json.loads((tmp_path / 'w/study.json').read_text())['about']
+  assert 'mingru is as large as transformer_rotary, by parameters' in about
