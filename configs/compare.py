@@ -35,8 +35,8 @@ QUICK_STEPS = {'pretrain': 500, 'finetune': 1_000}
 QUICK_SECONDS = 480.0  # of training, for all arms together
 ABOUT = (
   'Small tasks, models of about 70,000 parameters. Training from scratch is compute-tied: it may take as '
-  'many steps as pretraining and finetuning together. Validation on two other seeds chose each learning rate from '
-  f'{", ".join(f"{rate:g}" for rate in RATES)}.'
+  'many steps as pretraining and finetuning together. Validation on two other seeds chose each learning '
+  f'rate from {", ".join(f"{rate:g}" for rate in RATES)}.'
 )
 QUICK_ABOUT = (
   f'A quick look: one task, one seed, {QUICK_STEPS["finetune"]:,} steps of finetuning and a fixed learning '
