@@ -40,7 +40,7 @@ def test_a_quick_look_is_short_and_marked(regimes):
   assert 'quick look' in plan.title
   assert ({job.seed for job in jobs}, plan.columns, plan.search) == ({2}, ['ListOps'], None)
   stages = [job.config[stage] for job in jobs for stage in job.stages]
-  assert sum(stage.max_seconds for stage in stages) == pytest.approx(480)
+  assert sum(stage.max_seconds for stage in stages) == pytest.approx(420)
   steps = {job.config.regime: sum(job.config[stage].max_steps for stage in job.stages) for job in jobs}
   assert len({*steps.values()}) == 1
 
