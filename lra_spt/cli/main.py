@@ -18,15 +18,8 @@ from lra_spt.cli.commands import COMMANDS
 from lra_spt.config import user_files
 from lra_spt.errors import ConfigError, FileAccessError, UserError, nearest, too_many_open_files
 
-TRAINING = (
-  'check',
-  'compare',
-  'demo',
-  'evaluate',
-  'selftest',
-  'study',
-  'train',
-)  # commands that compute on the CPU
+# Commands that compute on the CPU.
+TRAINING = ('check', 'compare', 'demo', 'evaluate', 'selftest', 'study', 'train')
 
 
 def command():
