@@ -17,6 +17,8 @@ from lra_spt.report.runs.run import finished, read_run
 from lra_spt.report.study import notes
 from lra_spt.report.study.any_folder import read_any
 from lra_spt.report.study.arms import constant_score, duration, scaled, score_text
+from lra_spt.report.study.findings import findings
+from lra_spt.report.study.sentences import headline
 from lra_spt.report.study.text import text
 
 ALONE = """
@@ -504,3 +506,20 @@ def test_a_run_whose_best_validation_is_its_last_is_marked(write_run, tmp_path):
   assert [cell.remark for cell in table.cells.values()].count('still improving (1 of 2 seeds)') == 1
   assert 'still improving (1 of 2 seeds)' in text(table)
   assert 'the best validation was the last one' in report.write(table).read_text()
+
+
+@pytest.mark.parametrize('seeds, how', [((0,), 'one seed'), ((0, 1), '2 seeds')])
+def test_the_headline_is_short_and_compares_equal_compute(write_run, tmp_path, seeds, how):
+  for seed in seeds:
+    more = {'config': {'pretrain': {'max_steps': 800}, 'finetune': {'max_steps': 400}}}
+    write_run(f'm{seed}', seed=seed, regime='masked', accuracy=0.8, **more)
+    more['config'] = {'finetune': {'max_steps': 400}}
+    write_run(f's{seed}', seed=seed, accuracy=0.4, **more)
+    more = {'config': {'finetune': {'max_steps': 1200}}, 'finetune_steps': 1200}
+    write_run(f't{seed}', seed=seed, accuracy=0.6, **more)
+  line = f'Masked self-pretraining 80.0 %, same compute from scratch 60.0 %: +20.0 points, {how}.'
+  table = read_any(tmp_path)
+  assert text(table).split('\n\n')[1] == line
+  assert line.replace(' %', '\u00a0%') in report.write(table).read_text().replace('&#160;', '\u00a0')
+  shorter = [cell for cell in table.cells.values() if 'compute-tied' not in cell.training]
+  assert 'Masked self-pretraining 80.0 %, from scratch 40.0 %' in headline(findings(shorter))

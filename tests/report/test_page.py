@@ -222,3 +222,12 @@ def test_damaged_pictures_are_named(write_run, tmp_path):
 def test_the_table_as_text_names_what_is_published(write_run, tmp_path):
   write_run('a', task='image')
   assert re.search(r'Transformer, scratch +\S+ % \(42\.44 %\)', text(read_any(tmp_path)))
+
+
+def test_points_of_many_rows_have_labels_that_do_not_overlap():
+  points = [(1e12, 0.6 + 0.001 * i, styles.TIED, str(i + 1)) for i in range(5)]
+  points += [(4e12, 0.9, styles.TIED, '6')]
+  drawn = charts.scatter(points, 'x', 'y')
+  found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" dy=".35em" text-anchor="middle">(\d)</text>', drawn)
+  assert [name for *_, name in found] == ['1', '2', '3', '4', '5', '6']
+  assert len({(x, y) for x, y, _ in found}) == 6

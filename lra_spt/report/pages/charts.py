@@ -62,10 +62,12 @@ class Axis:
     """Round numbers within the scale; two or more, also of a logarithmic one of less than a decade."""
     if self.log and len(decades := self._decades(most)) > 1:
       return decades
-    rough = (self.high - self.low or 1.0) / most
-    size = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * size for m in (1, 2, 5, 10) if m * size >= rough)
-    values = [n * step for n in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+    size = 10.0 ** math.floor(math.log10((self.high - self.low or 1.0) / most / 2))
+    for step in (m * size for m in (1, 2, 5, 10, 20, 50)):
+      first, last = math.ceil(self.low / step), math.floor(self.high / step)
+      if last - first < most:
+        break
+    values = [n * step for n in range(first, last + 1)]
     return [value for value in values if self.low <= value <= self.high]
 
   def _decades(self, most):
@@ -136,7 +138,29 @@ def scatter(points, xlabel, ylabel, *, percent=True) -> str | None:
     f'<circle cx="{x(a):.1f}" cy="{y(scale * b):.1f}" r="3.2" fill="var(--line-{style.colour})"/>'
     for a, b, style, _ in points
   ]
+  drawn += _labels([(x(a), y(scale * b), name) for a, b, _, name in points])
   return _svg(drawn)
+
+
+def _labels(points):
+  """Yields a label for each point (x, y, name), beside it where no other point and no earlier label lies."""
+  taken = [(a - 3, b - 3, a + 3, b + 3) for a, b, _ in points]
+  for a, b, name in points:
+    wide = 6.0 * len(name)
+    places = [
+      (a + right * (6 + wide / 2 * (right != 0)), b + up * 8)
+      for up, right in ((0, 1), (-1, 0), (0, -1), (1, 0), (-1, 1), (-1, -1), (1, 1), (1, -1))
+    ]
+    boxes = [(c - wide / 2, d - 5, c + wide / 2, d + 5) for c, d in places]
+    free = (i for i, box in enumerate(boxes) if not any(_overlap(box, other) for other in taken))
+    best = next(free, 0)
+    taken.append(boxes[best])
+    (c, d) = places[best]
+    yield f'<text x="{c:.1f}" y="{d:.1f}" dy=".35em" text-anchor="middle">{escape(name)}</text>'
+
+
+def _overlap(one, other):
+  return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def bar_chart(groups, ylabel) -> str | None:

@@ -14,6 +14,7 @@ from lra_spt.report.statistics.scores import ACCURACY
 from lra_spt.report.study import notes, text
 from lra_spt.report.study import table as tables
 from lra_spt.report.study.arms import duration, scaled
+from lra_spt.report.study.sentences import headline
 
 TAIL = 12  # lines of a log
 # A cell of the table without content.
@@ -40,6 +41,7 @@ def view(table: tables.ResultTable, story: str = '') -> dict:
   record = table.record
   return {
     'heading': f'Study {record["study"]}, {text.counted(table)}' if table.is_study else text.counted(table),
+    'headline': document.unbroken(headline(table.findings)),
     'story': [part.strip() for part in (story or record['about']).split('\n\n') if part.strip()],
     'cautions': notes.cautions(table),
     'failures': notes.failures(table),

@@ -200,7 +200,7 @@ def cost(table) -> list[dict]:
 
 def _cost(points):
   best, rows = -math.inf, []
-  for cell, style, flops, seconds, parameters in points:
+  for number, (cell, style, flops, seconds, parameters) in enumerate(points, 1):
     value = cell.arm.score.estimate
     front, best = flops is not None and value > best, max(best, value)
     stages = ', '.join(
@@ -210,7 +210,7 @@ def _cost(points):
     )
     rows.append(
       {
-        'name': cell.row,
+        'name': f'{number}  {cell.row}',
         'style': style,
         'value': cell.text,
         'parameters': DASH if parameters is None else f'{parameters:,.0f}',
@@ -222,7 +222,11 @@ def _cost(points):
       }
     )
   score = points[0][0].score
-  dots = [(flops, cell.arm.score.estimate, style, '') for cell, style, flops, *_ in points if flops]
+  dots = [
+    (flops, cell.arm.score.estimate, style, str(number))
+    for number, (cell, style, flops, *_) in enumerate(points, 1)
+    if flops
+  ]
   svg = charts.scatter(dots, 'FLOPs of training', score.name, percent=score.is_share)
   return {'rows': rows, 'svg': svg}
 

@@ -91,11 +91,11 @@ class TableCell:
   @property
   def state(self) -> str:
     """'' if all runs are finished and have a score, else what is missing: 'not run', 'failed', '1 of 3
-    seeds', 'no score', '2 of 3 with a score'."""
+    seeds', 'no score', 'smoke run', '2 of 3 with a score'."""
     if not self.record['seeds']:
       return self.record['note'] or ('not chosen' if self.record['config'] else 'not run')
     if self.unscored and not (self.scored or self.open):
-      return 'no score'
+      return 'no score' if any(run.why_unscored for run in self.unscored) else 'smoke run'
     if self.unscored:
       return f'{len(self.scored)} of {len(self.runs) + len(self.open)} with a score'
     if not self.open:

@@ -7,7 +7,7 @@ import textwrap
 from lra_spt.report.statistics.scores import ACCURACY
 from lra_spt.report.study import notes
 from lra_spt.report.study import table as tables
-from lra_spt.report.study.sentences import sentences
+from lra_spt.report.study.sentences import headline, sentences
 
 WIDTH = 110  # of a line
 
@@ -30,7 +30,13 @@ def text(table: tables.ResultTable) -> str:
     body.append('In parentheses: published.')
   marked = (*notes.cautions(table), *notes.failures(table), *table.findings.apart)
   marked = [f'! {sentence}' for sentence in marked]
-  blocks = [[heading(table)], body, _wrapped(marked), _wrapped(conclusions(table))]
+  blocks = [
+    [heading(table)],
+    _wrapped([headline(table.findings)]),
+    body,
+    _wrapped(marked),
+    _wrapped(conclusions(table)),
+  ]
   return '\n\n'.join('\n'.join(block) for block in blocks if block)
 
 
