@@ -127,7 +127,9 @@ class Task:
     return {name: ArraySpec((*leading, *shape), np.dtype(dtype)) for name, (shape, dtype) in parts.items()}
 
   def with_inputs(self, **changes) -> 'Task':
-    """The task with these attributes of its inputs changed."""
+    """The task with these attributes of its inputs changed; a new mean brings its number of channels."""
+    if 'mean' in changes and isinstance(self.inputs, Values):
+      changes = {'channels': 0} | changes
     return dataclasses.replace(self, inputs=dataclasses.replace(self.inputs, **changes))
 
   @property
