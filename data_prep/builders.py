@@ -43,7 +43,8 @@ class Source:
       an array of `shape` and `dtype`, or a pair of arrays for two documents.
     counts: examples per file.
     classes: number of labels; 0 for labels that are finite real numbers.
-    shape: shape of the inputs of every example; None for sequences of differing lengths.
+    shape: shape of the inputs of every example; None for tokens and (0, channels) for values of differing
+      lengths.
     dtype: dtype of inputs: uint8, int16 or float32.
     documents: 1, or 2 for examples that are pairs.
     groups: {file: sizes of groups}, which are consecutive examples, such as the windows of one patient; None
@@ -145,9 +146,8 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
 
   def _info(self):
     origin = self._origin
-    inputs = tfds.features.Tensor(
-      shape=origin.shape or (None,), dtype=origin.dtype, encoding=tfds.features.Encoding.BYTES
-    )
+    shape = tuple(size or None for size in origin.shape or (0,))
+    inputs = tfds.features.Tensor(shape=shape, dtype=origin.dtype, encoding=tfds.features.Encoding.BYTES)
     label = tfds.features.ClassLabel(num_classes=origin.classes) if origin.classes else np.float32
     # A pair is stored as one sequence with the position of its second document.
     pair = {'second_begins': np.int32} if origin.documents == 2 else {}
@@ -165,7 +165,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     return types.SimpleNamespace(downloaded_size=0)
 
   def _shard_iterators_per_split(self, dl_manager):
-    width = int(np.prod(self._origin.shape)) if self._origin.shape else 2048
+    width = int(np.prod([size or 2048 for size in self._origin.shape or (0,)]))
     width *= np.dtype(self._origin.dtype).itemsize * self._origin.documents
     shards = {}
     for file in (name for name in FILE_ORDER if self._origin.counts.get(name)):

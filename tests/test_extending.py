@@ -11,8 +11,9 @@ from data_prep.sources import stripes
 from lra_spt.cli import main as cli
 from lra_spt.config import loading, regimes
 from lra_spt.data import tasks
-from lra_spt.data.examples import open_split
+from lra_spt.data.examples import open_split, open_splits
 from lra_spt.objectives import registry
+from lra_spt.runs.api import load_run
 from lra_spt.runs.build import resolve, stages_of
 
 DEMO = 'configs/demo.py'
@@ -20,10 +21,10 @@ DEMO = 'configs/demo.py'
 
 @pytest.fixture
 def folder(repository, tmp_path, monkeypatch):
-  """A working directory with the Python blocks of the page, in files that their first lines name. Tasks,
+  """A working directory with the Python blocks of two pages, in files that their first lines name. Tasks,
   regimes and objectives that they register last for one test."""
-  page = (repository / 'docs' / 'extending.md').read_text(encoding='utf-8')
-  for block in re.findall('```python\n(.*?)```', page, flags=re.DOTALL):
+  pages = [(repository / 'docs' / name).read_text(encoding='utf-8') for name in ('extending.md', 'data.md')]
+  for block in re.findall('```python\n(# my_.*?)```', '\n'.join(pages), flags=re.DOTALL):
     (tmp_path / re.match(r'# (my_\w+\.py)', block)[1]).write_text(block)
   monkeypatch.setattr(regimes, 'REGIMES', dict(regimes.REGIMES))
   monkeypatch.setattr(registry, '_OBJECTIVES', dict(registry._OBJECTIVES))
@@ -67,6 +68,48 @@ def test_own_data(folder, capsys):
   inside = np.arange(64)[None] < test['lengths'][:, None]
   shares = ((test['inputs'] < 6) & inside).sum(axis=1) / test['lengths']
   np.testing.assert_allclose(test['label'], shares, rtol=1e-6)
+
+
+def test_own_values_of_differing_lengths(folder, capsys):
+  """The example of data.md: padding is not stored, not seen and not restored."""
+  (folder / 'raw').mkdir()
+  runpy.run_path('my_gestures.py', run_name='__main__')
+  assert cli.main(['prepare', 'npz', '--name=gestures', '--raw_dir=raw', '--data_dir=data']) == 0
+  assert cli.main(['inspect', 'gestures', '--data_dir=data', '--out=page.html']) == 0
+  assert '(700 train; 7 classes; own files train.npz)' in (printed := capsys.readouterr().out)
+  assert 'Those with 64 were cut' in printed
+  splits = open_splits('gestures', 'data')
+  with np.load('raw/train.npz') as raw:
+    stored = splits['test'].gather(np.arange(len(splits['test'])))
+    inputs, lengths = raw['inputs'][stored['index']], raw['lengths'][stored['index']]
+    counts = np.bincount(raw['labels'])
+  inside_BL = np.arange(64) < lengths[:, None]
+  np.testing.assert_array_equal(stored['lengths'], lengths)
+  np.testing.assert_array_equal(stored['inputs'], np.where(inside_BL[..., None], inputs, 0))
+  assert np.bincount(stored['label']).tolist() == [round(0.1 * count) for count in counts]
+
+  words = [f'--config={DEMO}:regime=masked', '--config.task=gestures', '--register=my_gestures.py', '--quiet']
+  words += [f'--config.{stage}.max_steps=2' for stage in ('pretrain', 'finetune')]
+  assert cli.main(['train', *words, '--workdir=runs']) == 0
+  run = load_run('runs', 'pretrain')
+  batch = splits['test'].gather(np.arange(16))
+  objective = run.built.objective
+  prepared = objective.prepare(batch, jax.random.split(jax.random.key(0), 16))
+  inside_BL = inside_BL[:16]
+  values_BLC, flags_BL = np.asarray(prepared.inputs)[..., :3], np.asarray(prepared.inputs)[..., 3]
+  hidden_BL = np.asarray(prepared.weights) > 0
+  assert not values_BLC[~inside_BL | hidden_BL].any()
+  assert not hidden_BL[~inside_BL].any()
+  np.testing.assert_array_equal(flags_BL, hidden_BL)
+  seen = values_BLC[inside_BL & ~hidden_BL]
+  assert abs(seen.mean()) < 0.1
+  assert abs(seen.std() - 1) < 0.1
+  noisy = batch | {'inputs': np.where(inside_BL[..., None], batch['inputs'], 9).astype(np.float32)}
+  other = objective.prepare(noisy, jax.random.split(jax.random.key(0), 16))
+  np.testing.assert_array_equal(prepared.inputs, other.inputs)
+  answers = load_run('runs').predict(noisy['inputs'], noisy['lengths'])
+  wanted = load_run('runs').predict(batch['inputs'], batch['lengths'])
+  np.testing.assert_array_equal(answers.probabilities, wanted.probabilities)
 
 
 @pytest.mark.slow

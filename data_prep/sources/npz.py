@@ -3,7 +3,8 @@
 Every file holds `labels`, [N]: whole numbers 0 to classes - 1, or real numbers for a regression. Inputs have
 one of three forms:
 
-- values: `inputs`, uint8, int16 or float32 [N, L] or [N, L, C];
+- values: `inputs`, uint8, int16 or float32 [N, L] or [N, L, C]; optionally `lengths`, [N], of which example n
+  has the first lengths[n] positions (bytes and int16 then have the shape [N, L, C], also for one channel);
 - token ids: `inputs`, whole numbers [N, L], and `lengths`, [N], of which row n holds the first lengths[n];
 - concatenated token ids: `inputs`, [all tokens], and `offsets`, [N + 1]: example n is
   inputs[offsets[n]:offsets[n + 1]].
@@ -45,6 +46,7 @@ class Part:
     inputs: values [N, L] or [N, L, C], or all token ids concatenated [tokens].
     labels: int64 or float32 [N].
     offsets: of token ids, int64 [N + 1]; None for values.
+    lengths: of values of differing lengths, int64 [N], else None.
     groups: int64 [N], equal for examples that belong together; None if the file has none.
     vocabulary: names of token ids, if the file has them.
   """
@@ -52,11 +54,19 @@ class Part:
   inputs: np.ndarray
   labels: np.ndarray
   offsets: np.ndarray | None
+  lengths: np.ndarray | None
   groups: np.ndarray | None
   vocabulary: tuple[str, ...]
 
   def __len__(self):
     return len(self.labels)
+
+  @property
+  def shape(self) -> tuple[int, ...] | None:
+    """The shape of a set with such examples, see `builders.Source`."""
+    if self.offsets is not None:
+      return None
+    return self.inputs.shape[1:] if self.lengths is None else (0, self.inputs.shape[2])
 
   def together(self) -> tuple[np.ndarray, list[int]]:
     """Positions [N] of the examples ordered by group, and the size of each group. Groups, and examples within
@@ -64,12 +74,16 @@ class Part:
     _, first, group = np.unique(self.groups, return_index=True, return_inverse=True)
     return np.argsort(first[group], kind='stable'), np.bincount(group)[np.argsort(first)].tolist()
 
+  @property
+  def order(self) -> np.ndarray:
+    """Positions [N] of the examples as they are stored, group by group where there are groups."""
+    return np.arange(len(self)) if self.groups is None else self.together()[0]
+
   def examples(self, dtype):
-    """Yields (inputs, label), group by group where there are groups."""
-    order = np.arange(len(self)) if self.groups is None else self.together()[0]
-    for n, label in zip(order.tolist(), self.labels[order].tolist(), strict=True):
+    """Yields (inputs, label) in this order."""
+    for n, label in zip(self.order.tolist(), self.labels[self.order].tolist(), strict=True):
       row = self.inputs[n] if self.offsets is None else self.inputs[self.offsets[n] : self.offsets[n + 1]]
-      yield row.astype(dtype), label
+      yield (row if self.lengths is None else row[: self.lengths[n]]).astype(dtype), label
 
 
 def read(path: pathlib.Path) -> Part:
@@ -85,14 +99,18 @@ def read(path: pathlib.Path) -> Part:
   vocabulary = arrays.get('vocabulary', np.zeros(0, str))
   if vocabulary.ndim != 1 or vocabulary.dtype.kind != 'U':
     raise DataError(f'{path}: vocabulary is {_kind(vocabulary)}; make it a row of strings.')
-  if 'lengths' in arrays or 'offsets' in arrays:
+  offsets = lengths = None
+  if 'lengths' in arrays and (inputs.ndim == 3 or inputs.dtype.kind == 'f'):
+    inputs, lengths = _values_with_lengths(inputs, arrays['lengths'], path)
+  elif 'lengths' in arrays or 'offsets' in arrays:
     inputs, offsets = _tokens(arrays, path)
   else:
-    inputs, offsets = _values(inputs, path), None
+    inputs = _values(inputs, path)
   count = len(inputs) if offsets is None else len(offsets) - 1
   if count != len(labels):
     raise DataError(f'{path} has {count:,} inputs, but {len(labels):,} labels; give every input one label.')
-  return Part(inputs, labels, offsets, _groups(arrays.get('groups'), count, path), tuple(vocabulary.tolist()))
+  groups = _groups(arrays.get('groups'), count, path)
+  return Part(inputs, labels, offsets, lengths, groups, tuple(vocabulary.tolist()))
 
 
 def _arrays(path):
@@ -177,6 +195,35 @@ def _values(inputs, path):
   return inputs[..., 0] if inputs.shape[2:] == (1,) else inputs
 
 
+def _values_with_lengths(inputs, lengths, path):
+  """Values [N, L, C] whose padding is 0, and their lengths."""
+  if inputs.ndim not in (2, 3) or 0 in inputs.shape:
+    _values(inputs, path)  # raises
+  lengths = _lengths(lengths, *inputs.shape[:2], path)
+  inputs = inputs.reshape(*inputs.shape[:2], -1)
+  within = np.arange(inputs.shape[1]) < lengths[:, None]
+  inputs = np.where(within[..., None], inputs, np.zeros((), inputs.dtype))
+  return _values(inputs, path).reshape(inputs.shape), lengths
+
+
+def _row(numbers, name, path):
+  if numbers.dtype.kind not in 'iu' or numbers.ndim != 1:
+    raise DataError(f'{path}: {name} are {_kind(numbers)}; make them a row of whole numbers.')
+  return numbers.astype(np.int64)
+
+
+def _lengths(lengths, count, most, path):
+  """Checked lengths, int64 [N]."""
+  lengths = _row(lengths, 'lengths', path)
+  if len(lengths) != count:
+    raise DataError(f'{path} has {count:,} inputs, but {len(lengths):,} lengths; give every input one.')
+  if len(wrong := np.flatnonzero((lengths < 1) | (lengths > most))):
+    raise DataError(
+      f'{path}: length {wrong[0]} is {lengths[wrong[0]]}, but inputs have 1 to {most:,} positions.'
+    )
+  return lengths
+
+
 def _tokens(arrays, path):
   """All ids in a row, and where examples begin and end."""
   inputs = arrays['inputs']
@@ -185,24 +232,17 @@ def _tokens(arrays, path):
   if inputs.dtype.kind not in 'iu' or inputs.ndim != dimensions:
     form = '[examples, positions]' if dimensions == 2 else 'in one row'
     raise DataError(f'{path}: inputs are {_kind(inputs)}; with {name}, give whole numbers {form}.')
-  if bounds.dtype.kind not in 'iu' or bounds.ndim != 1:
-    raise DataError(f'{path}: {name} are {_kind(bounds)}; make them a row of whole numbers.')
-  bounds = bounds.astype(np.int64)
   if name == 'lengths':
-    count, most = inputs.shape
-    if len(bounds) != count:
-      raise DataError(f'{path} has {count:,} inputs, but {len(bounds):,} lengths; give every input one.')
-    if len(wrong := np.flatnonzero((bounds < 1) | (bounds > most))):
-      raise DataError(
-        f'{path}: length {wrong[0]} is {bounds[wrong[0]]}, but inputs have 1 to {most:,} positions.'
-      )
-    inputs = inputs[np.arange(most) < bounds[:, None]]
+    bounds = _lengths(bounds, *inputs.shape, path)
+    inputs = inputs[np.arange(inputs.shape[1]) < bounds[:, None]]
     bounds = np.concatenate([[0], np.cumsum(bounds)])
-  elif len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != len(inputs) or (np.diff(bounds) < 1).any():
-    raise DataError(
-      f'{path}: offsets do not rise from 0 to {len(inputs):,}, the number of tokens; give where every '
-      'example begins, and the end.'
-    )
+  else:
+    bounds = _row(bounds, name, path)
+    if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != len(inputs) or (np.diff(bounds) < 1).any():
+      raise DataError(
+        f'{path}: offsets do not rise from 0 to {len(inputs):,}, the number of tokens; give where every '
+        'example begins, and the end.'
+      )
   if len(wrong := np.flatnonzero(inputs < 2)):
     example = np.searchsorted(bounds, wrong[0], 'right') - 1
     raise DataError(
@@ -221,7 +261,7 @@ def _load(paths, dataset):
     for what, of in (
       ('labels', lambda part: part.labels.dtype.name),
       ('inputs', lambda part: 'tokens' if part.offsets is not None else part.inputs.dtype.name),
-      ('shape', lambda part: None if part.offsets is not None else list(part.inputs.shape[1:])),
+      ('shape', lambda part: part.shape and list(part.shape)),
     ):
       if of(part) != of(train):
         raise DataError(
@@ -236,7 +276,7 @@ def _load(paths, dataset):
     vocabulary = _vocabulary(parts, paths)
     dtype, shape = np.uint8 if len(vocabulary) <= 256 else np.int32, None
   else:
-    dtype, shape = train.inputs.dtype.type, train.inputs.shape[1:]
+    dtype, shape = train.inputs.dtype.type, train.shape
   return builders.Source(
     description=f'{dataset}: a set of the user.',
     citation='',
@@ -253,6 +293,7 @@ def _load(paths, dataset):
       'verification': 'none',
       'distinct_labels': len(np.unique(np.concatenate([part.labels for part in parts.values()]))),
       **({'vocabulary': list(vocabulary)} if tokens else {}),
+      **({'train_labels': train.labels[train.order].tolist()} if classes and len(parts) == 1 else {}),
     },
   )
 

@@ -96,6 +96,11 @@ class Examples:
           rows[i, k, : len(document)] = document
           ends[i, k] = len(document)
       return decoded
+    if task.inputs.padded:
+      for i, record in enumerate(records):
+        values, lengths[i] = record['inputs'], len(record['inputs'])
+        inputs[i, : len(values)] = values.reshape(-1, *task.row[1:])
+      return decoded
     if fitting.grayscale(task):
       inputs[:] = luminance(np.stack([record['inputs'] for record in records]))
     else:

@@ -18,6 +18,8 @@ def check_fits(task: Task, metadata: dict, folder) -> None:
   """
   channels = 3 if grayscale(task) else task.channels
   shape = None if isinstance(task.inputs, Tokens) else [task.length, *[channels] * (channels > 1)]
+  if shape and task.inputs.padded:
+    shape = [0, channels]  # of differing lengths
   stored = metadata.get('shape')
   if stored != shape:
     raise DataError(
@@ -80,12 +82,12 @@ def check_all_read(task: Task, read: set[str], counts: dict, folder) -> None:
     DataError: a file would silently be ignored. Published splits may ignore one.
   """
   unread = [file for file in splits.SPLITS if counts.get(file) and file not in read]
-  if not unread or task.splits not in ('random', 'holdout', 'grouped'):
+  if not unread or task.splits not in ('random', 'stratified', 'holdout', 'grouped'):
     return
   fitting = ''
   if counts.get('validation') and counts.get('test'):
     fitting = "set splits='files' in the task, or "
-  elif unread == ['test'] and task.splits == 'random':
+  elif unread == ['test'] and task.splits in ('random', 'stratified'):
     fitting = "set splits='holdout' in the task, or "
   raise DataError(
     f'The data set in {folder} has examples for {" and ".join(unread)} in files of their own, which '

@@ -158,12 +158,13 @@ def read_metadata(folder, advice: str, *, thorough: bool = False) -> dict:
 
   Returns:
     metadata.json: source (str), verified (bool), fingerprint (SHA-256 over the examples in order, hex),
-    counts ({file: examples}), shape ([positions] or [positions, channels]; null if lengths differ), dtype (of
+    counts ({file: examples}), shape ([positions] or [positions, channels]; if lengths differ null for tokens
+    and [0, channels] for values), dtype (of
     inputs), documents (2 for pairs, else 1), groups ({file: sizes of consecutive groups}), longest
     (positions), classes (0 for real labels), request (arguments of the preparation), files ({name: bytes}),
     sha256 ({name: hex}), and for tokens vocabulary ([str]). Some sets have statistics of the training
     file ({'train': {'mean', 'std'}} of stored values, per channel, and {'labels': {'mean', 'std', 'least',
-    'largest'}} of real labels), distinct_labels (from .npz files), class_names and
+    'largest'}} of real labels), distinct_labels and train_labels (from .npz files), class_names and
     published_vocabulary (from the catalogue).
 
   Raises:
@@ -232,6 +233,7 @@ class Metadata:
   dtype: str = ''
   documents: int = 1
   groups: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+  train_labels: list[int] = dataclasses.field(default_factory=list)
   vocabulary: list[str] = dataclasses.field(default_factory=list)
   class_names: list[str] = dataclasses.field(default_factory=list)
   published_vocabulary: int = 0

@@ -14,10 +14,10 @@ import numpy as np
 
 from lra_spt.errors import ConfigError, DataError
 
-Splits = Literal['files', 'holdout', 'random', 'reused', 'grouped', 'shuffled']
+Splits = Literal['files', 'holdout', 'random', 'reused', 'grouped', 'shuffled', 'stratified']
 """files: the set holds the three splits. holdout: validation is a tenth of the training file. random:
-80/10/10 of one file. reused: the test file is the validation set too. grouped: 70/15/15 of the groups of one
-file. shuffled: 70/15/15 of its examples."""
+80/10/10 of one file. stratified: 80/10/10 of every class of one file. reused: the test file is the validation
+set too. grouped: 70/15/15 of the groups of one file. shuffled: 70/15/15 of its examples."""
 SPLITS = ('train', 'validation', 'test')
 LEAST_GROUPS = 7  # the least number of which 15 % are one
 _SEED = 42  # of the published code
@@ -62,6 +62,23 @@ def random_split(n: int) -> dict[str, np.ndarray]:
     {'train', 'validation', 'test'}: int64 positions, in the order of the permutation.
   """
   return _three_parts(random_permutation(n, _SEED), int(n * 0.1))
+
+
+def stratified_split(labels: Sequence[int]) -> dict[str, np.ndarray]:
+  """80/10/10 of the examples of every class, rounded; of a class with three examples or more, every split has
+  one.
+
+  Args:
+    labels: the class of every example of one file.
+
+  Returns:
+    {'train', 'validation', 'test'}: int64 positions, in ascending order.
+  """
+  classes_N, parts = np.asarray(labels), []
+  for of_class in (np.flatnonzero(classes_N == label) for label in np.unique(classes_N)):
+    rest = max(round(0.1 * len(of_class)), int(len(of_class) >= 3))
+    parts.append(_three_parts(of_class[random_permutation(len(of_class), _SEED)], rest))
+  return {split: np.sort(np.concatenate([part[split] for part in parts])) for split in SPLITS}
 
 
 def _three_parts(permutation, rest: int) -> dict[str, np.ndarray]:
@@ -116,14 +133,15 @@ def split_positions(kind: Splits, metadata: dict) -> dict[str, tuple[str, np.nda
   Args:
     kind: one of `Splits`.
     metadata: of the set, see `prepared.read_metadata`. 'holdout' and 'reused' need the counts of train and
-      test; 'random', 'shuffled' and 'grouped' that of train; 'grouped' also its groups.
+      test; 'random', 'shuffled' and 'grouped' that of train; 'grouped' also its groups, 'stratified' its
+      train_labels.
 
   Returns:
     {'train' | 'validation' | 'test': (stored file, int64 positions)}.
 
   Raises:
     ConfigError: the kind is unknown.
-    DataError: the set has no groups.
+    DataError: the set has no groups, or no labels of its training file.
     KeyError: a stored file is missing.
   """
   counts = metadata['counts']
@@ -141,6 +159,14 @@ def split_positions(kind: Splits, metadata: dict) -> dict[str, tuple[str, np.nda
     return {name: (file, np.arange(counts[file])) for name, file in files.items()}
   if kind == 'random':
     parts = random_split(counts['train'])
+  elif kind == 'stratified':
+    if not metadata.get('train_labels'):
+      raise DataError(
+        f'The data set from {metadata["source"]} does not note the classes of its training file, which '
+        "splits='stratified' needs; remove its folder and prepare it again, from one train.npz with classes, "
+        "or set splits='random'."
+      )
+    parts = stratified_split(metadata['train_labels'])
   elif kind == 'shuffled':
     parts = shuffled_split(counts['train'])
   elif kind == 'grouped':

@@ -138,14 +138,8 @@ class Task:
     return getattr(self.inputs, 'measured', False) or getattr(self.labels, 'measured', False)
 
   def with_measured(self, statistics: dict) -> 'Task':
-    """The task with the measured normalisation of its inputs and labels, where it asks for one.
-
-    Args:
-      statistics: of the training file, from the metadata of a prepared set.
-
-    Raises:
-      DataError: the set does not hold them.
-    """
+    """The task with the normalisation that it leaves to the `statistics` of a prepared set's metadata; raises
+    a DataError if they do not hold it."""
     changes = {}
     for name, key in (('inputs', 'train'), ('labels', 'labels')):
       if not getattr(part := getattr(self, name), 'measured', False):
@@ -195,7 +189,7 @@ class Task:
         mixed = f'{groups.members} of one {groups.one} lie in all three'
         apart += f' In the paper, {mixed}: its {score} answers an easier question.'
       return (apart,)
-    if groups and self.splits in ('random', 'shuffled'):
+    if groups and self.splits in ('random', 'stratified', 'shuffled'):
       return (
         f'{groups.members.capitalize()} of one {groups.one} lie in training, validation and test set'
         f'{published}: nothing here says how the model does on {groups.name} that it has not seen.',

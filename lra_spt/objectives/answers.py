@@ -9,7 +9,7 @@ from lra_spt.data.tasks import Task
 from lra_spt.errors import ConfigError
 from lra_spt.models.heads import HeadSpec
 from lra_spt.objectives.contract import Prepared
-from lra_spt.objectives.rows import documents_as_rows, normalise, row_lengths
+from lra_spt.objectives.rows import documents_as_rows, encoder_inputs, row_lengths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +44,8 @@ class OneAnswer:
     """Normalises inputs without corrupting them. Padding rows of an evaluation batch have weight 0."""
     del keys_B
     stored, lengths_R = documents_as_rows(self.task, batch)
-    lengths_R = row_lengths(self.task, lengths_R)
-    return Prepared(normalise(self.task, stored), lengths_R, self._targets(batch['label']), batch['weight'])
+    inputs, lengths_R = encoder_inputs(self.task, stored, lengths_R), row_lengths(self.task, lengths_R)
+    return Prepared(inputs, lengths_R, self._targets(batch['label']), batch['weight'])
 
   def loss(self, outputs, prepared: Prepared):
     """(sum, count) over examples."""

@@ -18,7 +18,13 @@ from lra_spt.models.layers import valid_positions
 from lra_spt.objectives.contract import Prepared
 from lra_spt.objectives.metrics import R2, Mean, TokenDenoisingMetrics, ValueDenoisingMetrics
 from lra_spt.objectives.registry import register_objective
-from lra_spt.objectives.rows import denoising_targets, documents_as_rows, normalise, row_keys, row_lengths
+from lra_spt.objectives.rows import (
+  denoising_targets,
+  documents_as_rows,
+  encoder_inputs,
+  row_keys,
+  row_lengths,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +88,7 @@ class Denoising(abc.ABC):
     """Corrupts a batch (see `Task.batch`) by one PRNG key per example."""
     task = self.task
     stored, lengths_R = documents_as_rows(task, batch)
-    inputs, targets = normalise(task, stored), denoising_targets(task, stored)
+    inputs, targets = encoder_inputs(task, stored, lengths_R), denoising_targets(task, stored)
     valid_RL = valid_positions(lengths_R, inputs.shape[1])
     inputs, targets, counted_RL = self.corrupt(inputs, targets, valid_RL, row_keys(task, keys_B))
     weight_R = jnp.repeat(batch['weight'], task.documents)

@@ -6,7 +6,8 @@ R rows are the B examples, or the 2B documents of B pairs: row 2b + k is documen
 import jax
 import jax.numpy as jnp
 
-from lra_spt.data.tasks import Task, Tokens
+from lra_spt.data.tasks import Task
+from lra_spt.models.layers import valid_positions
 
 
 def documents_as_rows(task: Task, batch) -> tuple[jax.Array, jax.Array]:
@@ -27,7 +28,7 @@ def row_keys(task: Task, keys_B: jax.Array) -> jax.Array:
 
 def row_lengths(task: Task, lengths_R):
   """The lengths, or None for tasks whose rows are always full, so that models need no masks."""
-  return lengths_R if isinstance(task.inputs, Tokens) else None
+  return lengths_R if task.inputs.padded else None
 
 
 def normalise(task: Task, inputs) -> jax.Array:
@@ -47,6 +48,14 @@ def normalise(task: Task, inputs) -> jax.Array:
   parts = (jnp.asarray(part, jnp.float32) for part in (spec.mean, spec.std))
   mean, std = (part.reshape(1, -1, spec.channels) for part in parts)
   return (x_RLC / spec.scale - mean) / std
+
+
+def encoder_inputs(task: Task, stored, lengths_R) -> jax.Array:
+  """Normalised inputs, see `normalise`, whose padding is 0 where they are values."""
+  inputs = normalise(task, stored)
+  if task.vocabulary or not task.inputs.padded:
+    return inputs
+  return jnp.where(valid_positions(lengths_R, inputs.shape[1])[..., None], inputs, 0.0)
 
 
 def denoising_targets(task: Task, inputs) -> jax.Array:

@@ -12,8 +12,9 @@ def batch_of(task: Task, data, lengths) -> dict[str, np.ndarray]:
 
   Args:
     task: the task of the model.
-    data: numbers [N, *task.row] as stored; rows of tokens may be shorter.
-    lengths: for tokens, int [N], or [N, 2] for pairs; None: up to the last id that is not padding.
+    data: numbers [N, *task.row] as stored; rows of padded inputs may be shorter.
+    lengths: for padded inputs, int [N], or [N, 2] for pairs; None: of tokens up to the last id that is not
+      padding, of values all positions of the array.
 
   Raises:
     ConfigError: they are no numbers, of another shape, or not what the task reads.
@@ -21,9 +22,11 @@ def batch_of(task: Task, data, lengths) -> dict[str, np.ndarray]:
   inputs = task.inputs
   tokens = isinstance(inputs, Tokens)
   data = _numbers(data, 'inputs', f'{task.name} reads {"token ids" if tokens else inputs.dtype}')
-  shape = (*task.row[:-1], data.shape[-1]) if tokens and data.ndim else task.row
-  if data.shape[1:] != shape or data.shape[-1] > task.length or not data.size:
-    ends = f', or fewer than {task.length} positions' if tokens else ''
+  axis = task.documents  # of positions
+  positions = data.shape[axis] if inputs.padded and data.ndim > axis else task.length
+  shape = tuple(positions if at == axis else size for at, size in enumerate(task.row, 1))
+  if data.shape[1:] != shape or positions > task.length or not data.size:
+    ends = f', or fewer than {task.length} positions' if inputs.padded else ''
     raise ConfigError(f'inputs are of shape {data.shape}, but {task.name} reads {("N", *task.row)}{ends}')
   with np.errstate(invalid='ignore', over='ignore'):
     stored = data.astype(inputs.dtype)
@@ -37,19 +40,19 @@ def batch_of(task: Task, data, lengths) -> dict[str, np.ndarray]:
     )
   batch = {name: np.zeros(part.shape, part.dtype) for name, part in task.batch(len(data)).items()}
   batch['inputs'][:] = inputs.pad_id if tokens else 0
-  batch['inputs'][..., : data.shape[-1]] = stored
-  batch['lengths'][:] = _lengths(stored, inputs.pad_id) if tokens else task.length
+  batch['inputs'][(slice(None),) * axis + (slice(positions),)] = stored
+  batch['lengths'][:] = _lengths(stored, inputs.pad_id) if tokens else positions
   if lengths is not None:
-    if not tokens:
-      raise ConfigError(f'lengths are for tokens, which {task.name} does not read; leave them out')
+    if not inputs.padded:
+      raise ConfigError(f'lengths are for padded inputs, but those of {task.name} are full; leave them out')
     lengths = _numbers(lengths, 'lengths', 'they are numbers of positions')
     if lengths.shape != batch['lengths'].shape:
       raise ConfigError(
         f'lengths are of shape {lengths.shape}, but these inputs have lengths of {batch["lengths"].shape}'
       )
-    if lengths.dtype.kind not in 'iu' or lengths.min() < 1 or lengths.max() > data.shape[-1]:
+    if lengths.dtype.kind not in 'iu' or lengths.min() < 1 or lengths.max() > positions:
       raise ConfigError(
-        f'lengths have to be whole numbers from 1 to the {data.shape[-1]} positions of the inputs, but are '
+        f'lengths have to be whole numbers from 1 to the {positions} positions of the inputs, but are '
         f'{lengths.dtype} from {lengths.min()} to {lengths.max()}'
       )
     batch['lengths'][:] = lengths

@@ -19,7 +19,7 @@ from jax import lax
 from tqdm import tqdm
 
 from lra_spt import files
-from lra_spt.data.tasks import Task, Tokens
+from lra_spt.data.tasks import Task
 from lra_spt.distributed import settings, sharding
 from lra_spt.errors import ConfigError, MissingFile, UserError
 from lra_spt.report.pages import plots, styles
@@ -96,7 +96,7 @@ def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags
 def _image_row(task: Task) -> int:
   """Positions per row of a square image, which is read row by row; 0 for other inputs."""
   side = math.isqrt(task.length)
-  return 0 if isinstance(task.inputs, Tokens) or side * side != task.length else side
+  return 0 if task.inputs.padded or side * side != task.length else side
 
 
 def _mixer(model: states.Blueprint, params, stats) -> nnx.Module:

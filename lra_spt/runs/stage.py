@@ -11,7 +11,7 @@ from lra_spt import objectives
 from lra_spt.config.protocol import Protocol
 from lra_spt.config.runtime import RuntimeSpec
 from lra_spt.config.schema import StageSpec
-from lra_spt.data.tasks import Task, Tokens
+from lra_spt.data.tasks import Task
 from lra_spt.distributed import settings, sharding
 from lra_spt.errors import CheckpointError, ConfigError, within
 from lra_spt.models import MixerSpec
@@ -160,7 +160,7 @@ class Built:
   def check_mixer(self) -> tuple[str, ...]:
     """Checks the mixer, see `lra_spt.models.check`; with padding only if the task has any."""
     with selection.plainly():
-      return check_mixer(self.mixer, padding=isinstance(self.task.inputs, Tokens))
+      return check_mixer(self.mixer, padding=self.task.inputs.padded)
 
   def check(self, mesh, data, *, mixer: bool = True) -> None:
     """Raises the errors that would end the stage at its first step, before a folder is claimed.
@@ -199,7 +199,7 @@ class Built:
 
   def _check_length(self, examples, least):
     """Raises a ConfigError if no example of a split has so many positions."""
-    longest = 0 if isinstance(self.task.inputs, Tokens) else self.task.length
+    longest = 0 if self.task.inputs.padded else self.task.length
     starts = [0, *range(64, len(examples), 4096), len(examples)]  # the first 64 nearly always suffice
     for part in itertools.pairwise(starts):
       if longest >= least:

@@ -49,6 +49,17 @@ def test_splits_share_the_file_without_overlap(n, kind):
   assert all(len(positions) for _, positions in parts.values())
 
 
+def test_stratified_splits_have_the_same_share_of_every_class():
+  labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 3], [200, 43, 3, 2]))
+  metadata = {'counts': {'train': len(labels)}, 'train_labels': labels.tolist(), 'source': 'x'}
+  parts = {name: at for name, (_, at) in splits.split_positions('stratified', metadata).items()}
+  assert np.array_equal(np.sort(np.concatenate([*parts.values()])), np.arange(len(labels)))
+  counts = {name: np.bincount(labels[at], minlength=4).tolist() for name, at in parts.items()}
+  assert counts == {'train': [160, 35, 1, 2], 'validation': [20, 4, 1, 0], 'test': [20, 4, 1, 0]}
+  with pytest.raises(ValueError, match="does not note the classes.*splits='stratified' needs"):
+    splits.split_positions('stratified', metadata | {'train_labels': []})
+
+
 def test_files_keep_their_order():
   parts = splits.split_positions('files', {'counts': {'train': 4, 'validation': 2, 'test': 3}})
   assert {name: (file, positions.tolist()) for name, (file, positions) in parts.items()} == {
@@ -109,5 +120,5 @@ def test_so_many_groups_give_three_splits(groups):
 
 
 def test_wrong_arguments_are_named():
-  with pytest.raises(ValueError, match="kind 'stratified' are unknown"):
-    splits.split_positions('stratified', {'counts': {'train': 3}})
+  with pytest.raises(ValueError, match="kind 'thirds' are unknown"):
+    splits.split_positions('thirds', {'counts': {'train': 3}})

@@ -1,5 +1,6 @@
 """A set of one's own from .npz files: what is stored, what is refused, and the way to inspection."""
 
+import dataclasses
 import io
 import os
 import shutil
@@ -91,6 +92,35 @@ def test_the_last_line_says_what_was_made(tmp_path, capsys, labels, made):
     npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.endswith(f' (12 train; {made}; own files train.npz).')
+
+
+@pytest.mark.parametrize(('dtype', 'channels'), [('float32', 1), ('float32', 0), ('int16', 3), ('uint8', 1)])
+def test_values_may_differ_in_length(tmp_path, dtype, channels):
+  lengths = np.array([2, 5, 6, 1])
+  x = np.random.default_rng(1).integers(1, 99, (4, 6, channels or 1)).astype(dtype)
+  x = np.where((np.arange(6) < lengths[:, None])[..., None], x, np.array(255, dtype))
+  if dtype == 'float32':
+    x[0, 2:] = np.nan  # what lies behind a length is not looked at
+  inputs = x if channels else x[..., 0]
+  raw = save(tmp_path / 'raw', inputs=inputs, lengths=lengths, labels=np.arange(4) % 2)
+  folder = npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
+  metadata = prepared.read_metadata(folder, '')
+  assert (metadata['shape'], metadata['longest']) == ([0, channels or 1], 6)
+  assert metadata['train_labels'] == [0, 1, 0, 1]
+  for (found, _), row, length in zip(stored(folder), x, lengths, strict=True):
+    np.testing.assert_array_equal(found, row[:length])
+  valid = np.concatenate([row[:length] for row, length in zip(x, lengths, strict=True)]).astype(float)
+  np.testing.assert_allclose(metadata['statistics']['train']['mean'], valid.mean(0), rtol=1e-6)
+  values = tasks.Values(8, channels=channels or 1, dtype=dtype, measured=True, padded=True)
+  task = tasks.Task('mine', 'mine', values, tasks.Classes(2))
+  batch = examples_lib.open_split(task, 'train', tmp_path).gather(np.arange(4))
+  np.testing.assert_array_equal(batch['lengths'], lengths)
+  expected = np.zeros((4, 8, channels or 1), dtype)
+  expected[:, :6] = np.where((np.arange(6) < lengths[:, None])[..., None], x, 0)
+  np.testing.assert_array_equal(batch['inputs'], expected.reshape(batch['inputs'].shape))
+  full = dataclasses.replace(task, inputs=dataclasses.replace(values, padded=False))
+  with pytest.raises(errors.DataError, match='shape'):
+    examples_lib.open_split(full, 'train', tmp_path)
 
 
 def test_real_labels_are_measured(tmp_path):
@@ -312,7 +342,8 @@ def ragged(**changes):
     (changed(lengths=LABELS), 'length 0 is 0, but inputs have 1 to 64 positions'),
     (changed(lengths=LABELS[:3] + 1), 'has 12 inputs, but 3 lengths'),
     (changed(lengths=LABELS / 2), r'lengths are float64 \[12\]; make them a row of whole numbers'),
-    (changed(inputs=BYTES.astype(np.float32), lengths=LABELS + 1), 'with lengths, give whole numbers'),
+    (changed(inputs=BYTES[:, 0], lengths=LABELS + 1), 'with lengths, give whole numbers'),
+    (changed(inputs=BYTES.astype(np.float32), lengths=LABELS), 'length 0 is 0, but inputs have 1 to 64'),
     (ragged(inputs=FLAT[None]), r'inputs are int64 \[1, 10\]; with offsets, give whole numbers in one row'),
     (ragged(offsets=ENDS[:-1]), 'offsets do not rise from 0 to 10'),
     (ragged(offsets=ENDS[[0, 2, 1, 3]]), 'offsets do not rise'),

@@ -199,7 +199,7 @@ def test_a_regression_answers_in_units_of_its_label(config, tmp_path):
   x_BL1 = jnp.asarray((x_BL - 5) / 2, jnp.float32)[..., None]
   outputs = nnx.jit(lambda model, x_BL1: model(x_BL1)[:, 0])(run.model, x_BL1)
   np.testing.assert_allclose(answers.prediction, 80 + 10 * outputs, rtol=1e-5)
-  with pytest.raises(ConfigError, match=r'lengths are for tokens, which beats does not read; leave them out'):
+  with pytest.raises(ConfigError, match='for padded inputs, but those of beats are full; leave them out'):
     run.predict(x_BL, np.full(19, 24))
   with pytest.raises(ConfigError, match=r'does not say where its data are; write load_run\(workdir,'):
     run.predict('test')

@@ -158,6 +158,10 @@ def read(split, file: str, positions: np.ndarray, bar) -> Contents:
       documents = [ids_L[:length] for ids_L, length in zip(documents, lengths, strict=True)]
       ids += np.bincount(np.concatenate(documents), minlength=len(ids))
       unended += sum(not len(ids_L) or ids_L[-1] != tokenizers.END for ids_L in documents)
+    elif task.inputs.padded:
+      documents = [x_L[: n * task.channels] for x_L, n in zip(documents, lengths.tolist(), strict=True)]
+      for x_L in documents:
+        values.add(x_L.reshape(1, -1, task.channels))
     else:
       values.add(documents.reshape(count, task.length, task.channels))
     labels.append(batch['label'])
@@ -211,5 +215,4 @@ def shared_documents(first: Contents, second: Contents) -> Documents:
 def is_image(task: tasks.Task) -> bool:
   """True if an example is a square of bytes."""
   side = round(task.length**0.5)
-  values = not isinstance(task.inputs, tasks.Tokens)
-  return values and task.inputs.dtype == 'uint8' and side * side == task.length
+  return not task.inputs.padded and task.inputs.dtype == 'uint8' and side * side == task.length

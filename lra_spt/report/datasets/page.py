@@ -66,7 +66,7 @@ def _example(inspection, kind, k):
     side = round(task.length**0.5)  # the stored size; the page enlarges it
     return example | {'picture': document.image_uri(inputs.reshape(side, side, *inputs.shape[1:]))}
   if kind == 'curves':
-    return example | {'chart': _curves(inputs.reshape(task.length, -1), f'e{k}')}
+    return example | {'chart': _curves(inputs.reshape(task.length, -1)[: batch['lengths'][k]], f'e{k}')}
   lengths = np.atleast_1d(batch['lengths'][k])
   vocabulary = inspection.metadata['vocabulary']
   characters = all(len(token) == 1 for token in vocabulary if token not in tokenizers.SPECIAL_TOKENS)

@@ -16,6 +16,7 @@ _SPLITTING = {
   'files': 'as in the files of the set',
   'holdout': 'a tenth of the training file held out for validation',
   'random': '80/10/10 of one file, at random',
+  'stratified': '80/10/10 of every class of one file, at random',
   'reused': 'the test file used for validation too, as published',
   'grouped': '70/15/15 of the groups of one file',
   'shuffled': '70/15/15 of the examples of one file at random, as published',
@@ -115,7 +116,8 @@ def tables(inspection) -> list[Table]:
   """All tables, in the order in which they are shown."""
   task = inspection.task
   builders = [_real_labels if task.regression else _classes]
-  builders += [_lengths, _tokens, _vocabulary] if isinstance(task.inputs, Tokens) else [_values]
+  builders += [_lengths] * task.inputs.padded
+  builders += [_tokens, _vocabulary] if isinstance(task.inputs, Tokens) else [_values]
   builders.append(_copies)
   builders += [_documents] * bool(inspection.documents) + [_groups] * bool(inspection.groups)
   return [build(inspection) for build in builders]
@@ -180,7 +182,8 @@ def _lengths(inspection):
     rows.append((name, f'{len(lengths):,}', *quartiles, f'{lengths.mean():,.1f}', longest))
   counted = 'Documents' if task.documents == 2 else 'Examples'
   head = ('Split', counted, *_QUARTILES, 'Mean', f'At {task.length:,}')
-  note = f'In tokens, <eos> included. Those with {task.length:,} were cut, or are exactly as long.'
+  unit = 'tokens, <eos> included' if isinstance(task.inputs, Tokens) else 'positions'
+  note = f'In {unit}. Those with {task.length:,} were cut, or are exactly as long.'
   return Table('Lengths', head, rows, note)
 
 
