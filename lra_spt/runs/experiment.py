@@ -3,6 +3,8 @@
 Several runs that train as one program are the same code: each step below is made for all of them.
 """
 
+import functools
+
 import jax
 
 from lra_spt import files
@@ -110,8 +112,8 @@ def train_stage(name: str, runs: list[ActiveRun], planned: planning.Plan, say) -
       later = [stages[other] for other in [*stages][[*stages].index(name) + 1 :]]
       stage = StageLoop([each.member(name) for each in training], planned.data, planned.mesh, later)
       kernels = stage_report.announce(stage, say)
-      stage_report.note_attempt(stage, say)
-      for each, outcome in zip(training, stage.run(), strict=True):
+      noted = functools.partial(stage_report.note_attempt, say)
+      for each, outcome in zip(training, stage.run(noted), strict=True):
         if isinstance(outcome, UserError):
           say(f'{each.workdir}: {outcome}')
           each.fails_with(outcome)

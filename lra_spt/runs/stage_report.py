@@ -68,15 +68,14 @@ def warn_of_memory(built: Built, mesh, members: int, say) -> None:
   )
 
 
-def note_attempt(stage: StageLoop, say) -> None:
-  """Notes in each folder of a stage how it is computed from now on, and says what has changed since its last
-  checkpoint."""
-  now = provenance.computed(stage.built.runtime)
-  for member in stage.members:
-    resumed = (member.directory / 'checkpoints').exists()
-    before = run_folder.read_attempts(member.directory) if resumed else []
+def note_attempt(say, members: list[Member], step: int) -> None:
+  """Notes in each folder of a stage how it is computed from `step` on, and says what has changed since the
+  checkpoint of that step."""
+  for member in members:
+    now = provenance.computed(member.built.runtime)
+    before = run_folder.read_attempts(member.directory) if step > 0 else []
     if before and (changed := provenance.changes(before[-1], now)):
-      say(f'{stage.name}: {member.directory} goes on with {", ".join(changed)}')
+      say(f'{member.built.name}: {member.directory} goes on with {", ".join(changed)}')
     if processes.is_first() and (not before or changed):
       run_folder.write_attempts(member.directory, [*before, now])
   processes.wait_for_everybody('attempt')

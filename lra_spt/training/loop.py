@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+from collections.abc import Callable
 from typing import NoReturn
 
 import jax
@@ -57,10 +58,13 @@ class StageLoop:
     self._evaluate_every = spec.evaluate_every or max(1, int(steps_per_epoch))
     self._at_once = 1  # steps of a dispatch; slow steps are given out one by one, see `InFlight`
 
-  def run(self) -> list[Member | UserError]:
+  def run(self, started: Callable[[list[Member], int], None] | None = None) -> list[Member | UserError]:
     """Trains to the end; returns each member with its best state, or the error that ended it.
 
     Members whose checkpoints are of different steps go on in several populations, one after the other.
+
+    Args:
+      started: called with the members and the step from which they go on, once their states are there.
 
     Raises:
       NonFiniteError: the only member met a non-finite number; names the step and the parameter.
@@ -75,6 +79,8 @@ class StageLoop:
           for member in waiting:
             opened.enter_context(member.opened(background))
           together, step, state = self._first_states(waiting)
+          if started is not None:
+            started(together, step)
           before = [float(control['seconds']) for control in self._controls(state, together)]
           with (timing := StageTiming(before)).listening():
             with contextlib.ExitStack() as closing:
