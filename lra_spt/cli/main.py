@@ -9,25 +9,20 @@ from that file on; any other exception is a bug and shows all of it.
 import argparse
 import importlib
 import os
-import pathlib
 import sys
 
 import lra_spt
 from lra_spt.cli import completion, huge_pages, streams
 from lra_spt.cli.commands import COMMANDS
 from lra_spt.config import user_files
-from lra_spt.errors import ConfigError, FileAccessError, UserError, nearest, too_many_open_files
+from lra_spt.errors import ConfigError, UserError, nearest, too_many_open_files
 
-# Commands that compute on the CPU.
 TRAINING = ('check', 'compare', 'demo', 'evaluate', 'selftest', 'study', 'train')
 
 
 def command():
   """Runs `main` with the arguments of this process; commands that train get huge pages."""
-  first = pathlib.Path(sys.path[0]).resolve()
-  if first == pathlib.Path.cwd() and first != pathlib.Path(lra_spt.__file__).resolve().parents[1]:
-    # `python -m` searches the working directory first, which may hold a data_prep or configs of the user.
-    sys.path.append(sys.path.pop(0))
+  user_files.search_working_directory_last()
   if completion.requested():
     completion.complete()
   streams.prepare()
@@ -44,8 +39,7 @@ def main(argv=None):
   - 1: something is damaged or wrong (doctor, evaluate, export, report, study).
   - 2: bad input, or the system refuses access to a file.
   - 75: run it again. The run was asked to end by a signal and saved, or another process was lost.
-  - 130: interrupted.
-  - 141: the reader of its output is gone, as for other Unix tools.
+  - 130: interrupted; 141: the reader of its output is gone, as for other Unix tools.
   """
   try:
     status = _dispatch(sys.argv[1:] if argv is None else list(argv))
@@ -59,16 +53,11 @@ def main(argv=None):
   except Exception as error:
     if os.environ.get('LRA_SPT_TRACEBACK') == '1':
       raise
-    if limited := too_many_open_files(error):
-      return _fail(str(limited))
+    error = too_many_open_files(error) or error
     if isinstance(error, UserError):
       return _fail(str(error), status=error.status)
-    if isinstance(error, OSError):
-      try:  # as in `lra-spt list > /dev/full`
-        streams.check()
-      except FileAccessError as refused:
-        streams.print_no_more()
-        return _fail(str(refused))
+    if isinstance(error, OSError) and (refused := streams.refusal()):  # as in `lra-spt list > /dev/full`
+      return _fail(str(refused))
     if (trace := user_files.trace(error)) is not None:
       print(trace, end='', file=sys.stderr)
       return _fail('the error came through your own file: correct it there, from the first line above on.')
@@ -92,15 +81,13 @@ def _dispatch(argv):
 
 def _parser():
   width = max(map(len, COMMANDS))
+  commands = '\n'.join(f'  {name:<{width}}  {text}' for name, text in COMMANDS.items())
   parser = argparse.ArgumentParser(
     prog='lra-spt',
     usage='lra-spt COMMAND [FLAGS]',
     description='Long-sequence architectures compared fairly: Long Range Arena from scratch and after '
     'self-pretraining.',
-    epilog='\n'.join(
-      ['commands:', *(f'  {name:<{width}}  {text}' for name, text in COMMANDS.items())]
-      + ['', 'lra-spt COMMAND --help shows the flags of a command.']
-    ),
+    epilog=f'commands:\n{commands}\n\nlra-spt COMMAND --help shows the flags of a command.',
     formatter_class=argparse.RawDescriptionHelpFormatter,
   )
   parser.add_argument('--version', action='version', version=f'lra-spt {lra_spt.__version__}')

@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 
-from lra_spt.errors import touching
+from lra_spt.errors import FileAccessError, touching
 from lra_spt.files.streams import open_missing
 
 IN_MEMORY = '/dev/shm'
@@ -52,14 +52,15 @@ def find_temporary_folder() -> None:
       os.environ['TMPDIR'] = tempfile.tempdir = IN_MEMORY
 
 
-def check() -> None:
-  """Prints an empty line.
-
-  Raises:
-    FileAccessError: standard output cannot be written.
-  """
-  with touching('standard output', 'written'):
-    print(flush=True)
+def refusal() -> FileAccessError | None:
+  """Prints an empty line; returns the error of standard output if it cannot be written, as of /dev/full."""
+  try:
+    with touching('standard output', 'written'):
+      print(flush=True)
+  except FileAccessError as error:
+    print_no_more()
+    return error
+  return None
 
 
 def print_no_more() -> None:

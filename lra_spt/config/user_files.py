@@ -24,6 +24,14 @@ _folders: set[pathlib.Path] = set()  # of the files that were run, without those
 _beside: dict[str, pathlib.Path] = {}  # {module: folder} of modules that were imported from beside a file
 
 
+def search_working_directory_last() -> None:
+  """Moves the working directory, which `python -m` searches first, to the end of the path for imports: it may
+  hold a data_prep or configs of the user."""
+  first = pathlib.Path(sys.path[0]).resolve()
+  if first == pathlib.Path.cwd() and first != PROJECT:
+    sys.path.append(sys.path.pop(0))
+
+
 def claim_data_prep() -> None:
   """Makes `import data_prep` mean the package of this project, whichever folders Python searches first. Code
   of lra_spt calls it before such an import.
