@@ -331,9 +331,11 @@ def shorten(config) -> None:
 
 
 def is_short(config: Mapping) -> bool:
-  """True for the config of a smoke run, or of a smoke run's result."""
-  finetune = config.get('finetune') or {}
-  return all(finetune.get(key) == steps for key, steps in SMOKE_STEPS.items())
+  """True for the config of a smoke run, or of a smoke run's result; a compute-tied one has the steps of both
+  stages."""
+  finetune, short = config.get('finetune') or {}, SMOKE_STEPS['max_steps']
+  steps = finetune.get('max_steps') in (short, 2 * short)
+  return steps and finetune.get('evaluate_every') == SMOKE_STEPS['evaluate_every']
 
 
 def difference(a, b) -> str:
