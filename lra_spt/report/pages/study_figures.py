@@ -37,7 +37,7 @@ def _line_figure(caption, lines, *labels, **options):
 
 
 def _along_the_axis(table):
-  """Of every row a line, ours solid and published dashed."""
+  """Draws a line per row, ours solid and published dashed."""
   lines = []
   for number, row in enumerate(table.rows):
     for kind, value, dash in (('', tables.ours, ''), (', published', tables.published, '4 3')):
@@ -52,7 +52,7 @@ def _along_the_axis(table):
 
 
 def _relative_gains(table):
-  """Of every self-pretrained row its gain as a share of the accuracy from scratch, where that is not 0."""
+  """Draws the gain of each self-pretrained row as a share of its accuracy from scratch, if that is not 0."""
   lines = []
   for number, row in enumerate(table.rows):
     points = []
@@ -84,7 +84,7 @@ def _baseline(table, cell):
 
 
 def _bars(table):
-  """Of every column a group of bars, one per row, and a group for the mean; a model has one colour."""
+  """Draws a group of bars per column, one bar per row, and a group for the mean; a model has one colour."""
   looks = _looks(table)
   groups = []
   for column in table.columns:
@@ -131,7 +131,7 @@ def _looks(table):
 
 
 def _training(table, column):
-  """What the stages of every row reach on training examples, over epochs; values below 0 are drawn at 0."""
+  """Draws the scores of each row on training examples over epochs; values below 0 are drawn at 0."""
   lines, drawn = [], set()
   for row in table.rows:
     cell = table.cells.get((row, column))

@@ -97,7 +97,7 @@ def read_inside(path) -> Inside:
 
 
 def _problem(inside):
-  """What does not fit together; '' for nothing."""
+  """Says which parts do not fit together; '' if all do."""
   states, steps = list(inside.field), inside.steps
   if not states or not set(states) <= set(STATES) or not all(is_whole(steps.get(name)) for name in states):
     return f'states {states}, steps {steps!r:.80}'
