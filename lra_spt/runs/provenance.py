@@ -66,7 +66,7 @@ def hardware() -> dict:
 
 
 def computed(runtime: RuntimeSpec) -> dict:
-  """Lists what the numbers of a stage depend on besides its config and data; `settings` are those in force."""
+  """Lists what the numbers of a stage depend on besides config and data; `settings` are those in force."""
   return {
     'commit': commit(),
     'hardware': hardware(),
