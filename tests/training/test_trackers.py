@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lra_spt.config import loading, schema
+from lra_spt.config import loading, runtime
 from lra_spt.errors import ConfigError, UserError
 from lra_spt.runs.build import resolve, stages_of
 from lra_spt.training.monitoring import metric_writers, trackers
@@ -55,7 +55,7 @@ class Refusing(Kept):
 def kept(monkeypatch):
   names = {'json': Kept, 'csv': Refusing}  # they can be imported
   monkeypatch.setattr(trackers, 'TRACKERS', names)
-  monkeypatch.setattr(schema, 'TRACKERS', tuple(names))
+  monkeypatch.setattr(runtime, 'TRACKERS', tuple(names))
   monkeypatch.setattr(Kept, 'made', [])
   return Kept.made
 
