@@ -17,6 +17,8 @@ from lra_spt.runs.build import RunSpec, build, stages_of, stored_run
 from lra_spt.runs.stage import Built
 from lra_spt.training.checkpoints import weights
 
+SMOKE_POSITIONS = 2**18  # of a split that a smoke run evaluates: 256 images of 1,024 pixels
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
@@ -53,6 +55,8 @@ def plan(spec: RunSpec, pretrained=None, *, resumed: bool = False, members: int 
   stages = stages_of(spec)
   mesh = sharding.mesh_of(spec.runtime, members)
   data = examples_lib.open_splits(spec.task, spec.runtime.data_dir)
+  if loading.is_short(spec.values):  # evaluation would take minutes where training takes seconds
+    data = {split: part if split == 'train' else _some(part, spec) for split, part in data.items()}
   for built in stages.values():
     built.check(mesh, data, mixer=not resumed)
   taken = None if pretrained is None else TakenPretraining.of(pretrained, spec, data['train'])
@@ -66,6 +70,12 @@ def plan(spec: RunSpec, pretrained=None, *, resumed: bool = False, members: int 
       loaded = dataclasses.replace(loaded, patterns=spec.stages['finetune'].transfer)
     loaded.start({'params': first.model.params, 'stats': first.model.stats})
   return Plan(stages, mesh, data, taken, loaded)
+
+
+def _some(split: examples_lib.Examples, spec: RunSpec) -> examples_lib.Examples:
+  """Examples of at most SMOKE_POSITIONS positions together, but a batch at least."""
+  count = max(SMOKE_POSITIONS // spec.task.length, *(stage.batch_size for stage in spec.stages.values()), 1)
+  return split.part(min(1.0, (count + 0.5) / len(split)))  # of which `part` takes the whole ones
 
 
 def plan_together(runs, store=None) -> Plan:

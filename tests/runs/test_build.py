@@ -12,6 +12,7 @@ from lra_spt.data.tasks import get_task
 from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError
 from lra_spt.models import registry
+from lra_spt.runs import plan as planning
 from lra_spt.runs import stage_report
 from lra_spt.runs.build import build, resolve, stages_of
 from lra_spt.runs.stage import Built
@@ -193,3 +194,16 @@ def test_finetuning_that_may_not_fit_is_told_before_pretraining(tiny_config, mon
   assert remark().endswith('microbatches=5')  # which shares 50 evenly
   monkeypatch.setattr(sharding, 'device_memory', lambda mesh: 1)
   assert remark().endswith('continue with more devices')
+
+
+def test_a_smoke_run_evaluates_a_part(tiny_config, tiny_data, monkeypatch):
+  config = loading.load(f'{tiny_config}:regime=scratch', {'runtime.data_dir': str(tiny_data)})
+  whole = planning.plan(resolve(config)).data
+  loading.shorten(config)
+  monkeypatch.setattr(planning, 'SMOKE_POSITIONS', 18 * 24)
+  short = planning.plan(resolve(config)).data
+  assert {split: len(part) for split, part in short.items()} == {
+    'train': len(whole['train']),
+    'validation': 18,
+    'test': 18,
+  }
