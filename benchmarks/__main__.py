@@ -58,6 +58,7 @@ FILES = {  # file: {benchmark, the function `run_NAME` in it: the question that 
     'small_runs': 'S4 and DLR on real data at CPU size, from scratch and after self-pretraining',
     'mini_course': 'the learning curves of two cells of LRA-mini',
   },
+  'compare_runs': {'compare_runs': 'the runs of baselines that come with `lra-spt compare`'},
   'mini': {'mini': 'the results of LRA-mini and other studies of ours, and their runs as files'},
   'suite': {
     'numerics': 'the errors of kernels at 16,384 and 65,536 positions against float64',

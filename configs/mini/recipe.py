@@ -91,7 +91,7 @@ _TRAINING = ours(
 
 def config(arg, *, task, mask_rate, pool='mean', causal_pool='mean', part=1.0):
   """The config of 'model=...,regime=...' for a task of LRA-mini. part: fraction of its training examples."""
-  return _config(common.choose(arg), task, mask_rate, rows(pool, causal_pool, part), batch=250)
+  return of_choice(common.choose(arg), task, mask_rate, rows(pool, causal_pool, part), batch=250)
 
 
 def config_or_full(arg, *, task, mask_rate, part=1.0):
@@ -99,12 +99,12 @@ def config_or_full(arg, *, task, mask_rate, part=1.0):
   training examples, and the same models and steps."""
   choice = common.choose(arg, full=False)
   if choice.full:
-    return _config(choice, task, mask_rate, rows('mean', 'mean'), batch=20)
-  return _config(choice, f'{task}_mini', mask_rate, rows('mean', 'mean', part), batch=250)
+    return of_choice(choice, task, mask_rate, rows('mean', 'mean'), batch=20)
+  return of_choice(choice, f'{task}_mini', mask_rate, rows('mean', 'mean', part), batch=250)
 
 
-def _config(choice, task, mask_rate, table, batch):
-  """Makes the config. batch: size of evaluation batches."""
+def of_choice(choice, task, mask_rate, table, batch):
+  """The config of a choice from `common.choose`, with a row of `rows`. batch: size of evaluation batches."""
   config = common.from_row(table, choice, task=task, mask_rate=mask_rate)
   config.runtime.update(devices=1, evaluation_batch_size=batch, tensorboard=False)
   return config

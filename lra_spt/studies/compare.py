@@ -2,7 +2,7 @@
 
 Runs of baselines come with the package, without weights (`RUNS`). One of them takes the place of a run
 exactly where training would make the same: its config, seed, set and splits are equal. A baseline is shown if
-all runs of its cell are there, those of its search too; else the page says what training it would cost.
+all runs of its cell are there; else the page says which training is missing.
 """
 
 import concurrent.futures
@@ -10,12 +10,12 @@ import dataclasses
 import functools
 import multiprocessing
 import pathlib
-import statistics
+import re
 
 from lra_spt import files
 from lra_spt.config import loading, user_files
 from lra_spt.data import examples
-from lra_spt.data.tasks import get_task
+from lra_spt.data.tasks import get_task, is_own
 from lra_spt.errors import ConfigError, MissingFile
 from lra_spt.report.runs import run_folder
 from lra_spt.report.study import archive
@@ -39,18 +39,20 @@ def recipe():
 
 def load(models, tasks='', regimes='', quick=False) -> study.Study:
   """The study of the recipe for these models; tasks, regimes: joined by commas, '' for the default."""
-  given = {'models': '+'.join(models), 'tasks': tasks, 'regimes': regimes, 'quick': 'true' * quick}
-  words = (f'{key}={value.replace(",", "+")}' for key, value in given.items() if value)
+  choice = {'models': '+'.join(models), 'tasks': tasks, 'regimes': regimes, 'quick': 'true' * quick}
+  words = (f'{key}={value.replace(",", "+")}' for key, value in choice.items() if value)
   return study.load(f'{RECIPE}:{",".join(words)}')
 
 
 def prepare(chosen: study.Study, data_dir) -> None:
-  """Makes the sets of a study that are missing."""
+  """Makes the sets of a study that are missing; raises MissingFile for that of a user's task."""
   for cell in {cell.column: cell for cell in chosen.cells}.values():
     task = get_task(loading.load(cell.config).task)
     try:
       examples.open_split(task, 'test', data_dir)
     except MissingFile:
+      if is_own(task):
+        raise
       print(f'Preparing {task.dataset} in {data_dir}', flush=True)
       user_files.claim_data_prep()
       from data_prep import prepare as preparation
@@ -81,22 +83,22 @@ def matched(chosen: study.Study, model: str, match: str) -> study.Study:
     ConfigError: no size comes close enough.
   """
   like, *_ = recipe().BASELINES
-  sizes, said = {}, []
+  sizes, texts = {}, []
   for column in chosen.columns:
-    config = next(cell.config for cell in chosen.cells if cell.column == column).partition(':')[0]
-    values = loading.load(f'{config}:model={model},regime=scratch').model
-    of = functools.partial(_cost, f'{config}:model={model},regime=scratch', match)
-    wanted = _cost(f'{config}:model={like},regime=scratch', match, {})
-    sizes[column], cost = _sized(of, wanted, values, f'{model} on {column}', MATCHED[match])
+    config = next(cell.config for cell in chosen.cells if cell.column == column)
+    mine, theirs = (re.sub('model=.*', f'model={name},regime=scratch', config) for name in (model, like))
+    cost, goal = functools.partial(_cost, mine, match), _cost(theirs, match, {})
+    name = f'{model} on {column}'
+    sizes[column], reached = _sized(cost, goal, loading.load(mine).model, name, MATCHED[match])
     size = ', '.join(f'{key.removeprefix("model.")} {value}' for key, value in sizes[column].items())
-    said.append(f'on {column} {size or "its size of the recipe"}: {cost:,} to {wanted:,}')
+    texts.append(f'on {column} {size or "its size of the recipe"}: {reached:,} to {goal:,}')
   cells = [
     dataclasses.replace(cell, overrides=cell.overrides | sizes[cell.column])
     if loading.load(cell.config).model.name == model
     else cell
     for cell in chosen.cells
   ]
-  about = f'{model} is as large as {like}, by {MATCHED[match]}: {"; ".join(said)}.'
+  about = f'{model} is as large as {like}, by {MATCHED[match]}: {"; ".join(texts)}.'
   return dataclasses.replace(chosen, cells=cells, about=f'{chosen.about} {about}')
 
 
@@ -107,99 +109,76 @@ def _cost(config, match, overrides) -> int:
   return built.model.parameter_count if match == 'parameters' else built.flops_per_step
 
 
-def _sized(cost, wanted, values, what, unit):
-  """(overrides of the model, its cost); cost: function of overrides."""
+def _sized(cost, goal, values, name, unit):
+  """(overrides of the model, its cost); cost: function of overrides. name: for an error."""
 
-  def close(one):
-    return abs(one - wanted) <= WITHIN * wanted
+  def is_close(reached):
+    return abs(reached - goal) <= WITHIN * goal
 
-  if close(now := cost({})):
+  if is_close(now := cost({})):
     return {}, now
   first, second = (cost({'model.depth': depth}) for depth in (1, 2))
-  depth = max(1, round((wanted - first) / (second - first)) + 1)
-  if close(deep := cost({'model.depth': depth})):
+  depth = max(1, round((goal - first) / (second - first)) + 1)
+  if is_close(deep := cost({'model.depth': depth})):
     return {'model.depth': depth}, deep
-  guess = values.width * (wanted / now) ** 0.5
+  guess = values.width * (goal / now) ** 0.5
   for width in sorted(WIDTHS, key=lambda width: abs(width - guess))[:12]:
     size = {'model.width': width}
     if values.feed_forward:
       size['model.feed_forward'] = max(1, round(values.feed_forward * width / values.width))
     try:
-      if close(wide := cost(size)):
+      if is_close(wide := cost(size)):
         return size, wide
     except ConfigError:  # heads that do not divide this width
       continue
   raise ConfigError(
-    f'{what} has {now:,} {unit}, and no depth or width brings it within {WITHIN:.0%} of {wanted:,}: leave '
+    f'{name} has {now:,} {unit}, and no depth or width brings it within {WITHIN:.0%} of {goal:,}: leave '
     'out --match.'
   )
 
 
 def restore(jobs, workdir: pathlib.Path) -> int:
   """Puts runs of the package where they are exactly those of jobs without a result; returns their number."""
-  lines, put = archive.lines_of(RUNS) if RUNS.exists() else {}, 0
-  for job in jobs:
-    line = lines.get(str(job.folder))
-    if line is None or (workdir / job.folder / run_folder.RESULT).exists():
-      continue
-    split = examples.open_split(job.config.task, 'test', job.config.runtime.data_dir)
-    here = {'data': split.fingerprint, 'splits': split.split_fingerprint}
-    if line['result']['fingerprints'] != here or runner.differences(line['result'], job, str(job.seed)):
-      continue
-    archive.restore_run(line, workdir, RUNS, lambda task, split=split: archive.test_examples(split))
-    put += 1
-  return put
-
-
-def baselines(chosen: study.Study, jobs, workdir: pathlib.Path, overrides) -> tuple[list, list]:
-  """(the jobs of cells that need no training, the others), after runs of the package were put in place."""
+  lines, count = archive.lines_of(RUNS), 0
   with files.owned(workdir, 'putting runs into'):
-    while True:
-      decided = search.decide(chosen, jobs, workdir, overrides)
-      if not restore((*decided.open, *decided.jobs), workdir):
-        break
-  finished = {job.folder for job in decided.jobs if runner.state(workdir, job) == runner.FINISHED}
-  whole = {folder_of(job.cell) for job in jobs} - {
-    folder_of(job.cell) for job in jobs if job.folder not in finished
-  }
-  return [job for job in jobs if folder_of(job.cell) in whole], [
-    job for job in jobs if folder_of(job.cell) not in whole
-  ]
+    for job in jobs:
+      line = lines.get(str(job.folder))
+      if line is None or (workdir / job.folder / run_folder.RESULT).exists():
+        continue
+      split = examples.open_split(job.config.task, 'test', job.config.runtime.data_dir)
+      here = {'data': split.fingerprint, 'splits': split.split_fingerprint}
+      if line['result']['fingerprints'] == here and is_of(line, job):
+        archive.restore_run(line, workdir, RUNS, lambda task, split=split: archive.test_examples(split))
+        count += 1
+  return count
 
 
-def lacking(chosen: study.Study, jobs, overrides) -> str:
-  """A sentence on baselines that have no runs, and on what training them costs; '' for none.
+def is_of(line: dict, job: study.Job) -> bool:
+  """True if a run, from `archive.lines_of`, has the config of a job."""
+  return not runner.differences(line['result'], job, str(job.seed))
 
-  The time is that of recorded steps of the same model and task or, without any, of all.
-  """
-  if not jobs:
-    return ''
-  runs, seconds, seen = [*search.all_jobs(chosen, jobs, overrides), *jobs], 0.0, set()
-  speeds = _recorded_speeds()
-  for job in runs:
-    config = job.config
-    speed = speeds.get((config.model.name, config.task)) or statistics.mean(map(float, speeds.values()))
-    for stage, key in job.stages.items():
-      seconds += speed * config[stage].max_steps * (key not in seen)
-      seen.add(key)
-  cells = {}
+
+def lacking(jobs, workdir: pathlib.Path) -> list[study.Job]:
+  """The jobs of cells with a fixed learning rate of which one is not finished."""
+  unfinished = {folder_of(job.cell) for job in jobs if runner.state(workdir, job) != runner.FINISHED}
+  return [job for job in jobs if job.cell.search is None and folder_of(job.cell) in unfinished]
+
+
+def without(chosen: study.Study, jobs) -> tuple[study.Study, str]:
+  """(the study without runs in the cells of these jobs, a sentence on what is missing)."""
+  folders, columns = {folder_of(job.cell) for job in jobs}, {}
   for job in jobs:
-    cells.setdefault(job.cell.column, {})[job.cell.row.partition(', ')[0]] = None
-  named = '; '.join(f'on {column}: {", ".join(models)}' for column, models in cells.items())
-  return (
-    f'There are no baselines of exactly this recipe {named}. --train_baselines trains them: {len(runs)} '
-    f'runs, at most {duration(seconds)} at the speed of recorded ones, one at a time.'
+    columns.setdefault(job.cell.column, {})[job.cell.row.partition(', ')[0]] = None
+  names = '; '.join(f'on {column}: {", ".join(models)}' for column, models in columns.items())
+  sentence = (
+    f'Baselines without runs of exactly this recipe: {names}. --train_baselines trains them, in {len(jobs)} '
+    'runs.'
   )
-
-
-def _recorded_speeds() -> dict[tuple[str, str], float]:
-  """{(model, task): seconds per step} of the runs of the package."""
-  speeds = {}
-  for line in (archive.lines_of(RUNS) if RUNS.exists() else {}).values():
-    stages = [stage for stage in line['result']['stages'].values() if stage.get('seconds')]
-    speed = sum(stage['seconds'] for stage in stages) / sum(stage['steps'] for stage in stages)
-    speeds.setdefault((line['result']['model'], line['result']['task']), []).append(speed)
-  return {key: statistics.median(of) for key, of in speeds.items()}
+  cells = [
+    dataclasses.replace(cell, note=NO_BASELINE) if folder_of(cell) in folders else cell
+    for cell in chosen.cells
+  ]
+  return dataclasses.replace(chosen, cells=cells, about=f'{chosen.about} {sentence}'), sentence
 
 
 def costs(chosen: study.Study, names, workdir, overrides) -> dict:
@@ -228,7 +207,6 @@ def by_cost(cells: dict, workdir: pathlib.Path):
   tried = set()
 
   def pick(searched, chosen):
-    restore((*searched, *chosen), workdir)
     open_jobs = [*searched]
     for job in chosen:
       if job.folder not in tried and runner.state(workdir, job) != runner.FINISHED:

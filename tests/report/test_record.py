@@ -295,6 +295,20 @@ def test_a_cell_of_a_study_is_finished_by_it(record, held_out, tmp_path):
   assert sorted(path.name for path in (tmp_path / job.folder).iterdir()) == before
 
 
+def test_beside_the_cells_of_a_study_it_is_a_row(record, tmp_path):
+  one = tiny_study.get_study('good')
+  jobs = study.jobs(one)
+  claim(tmp_path, records.record(one, jobs))
+  record(out=jobs[0].folder)
+  before = read_any(tmp_path)
+  record(out='torch')
+  table = read_any(tmp_path)
+  assert table.rows == [*before.rows, 'mine, masked self-pretraining']
+  assert table.columns == before.columns == ['Trees']
+  assert table.cells['mine, masked self-pretraining', 'Trees'].text == '75.0 % \u2020'
+  assert 'mine, masked self-pretraining' in report.write(table).read_text()
+
+
 def in_a_process(code, *arguments, repository, cwd):
   return subprocess.run(
     [sys.executable, '-c', WITHOUT_JAX + code, *map(str, arguments)],

@@ -1,18 +1,20 @@
 """`lra-spt compare`: the recipe, runs that come with the package, sizes, order and estimates."""
 
 import json
-import pathlib
 import types
 
 import pytest
 
+from benchmarks import compare_runs
 from lra_spt.cli import main
-from lra_spt.errors import ConfigError
+from lra_spt.config import loading
+from lra_spt.data import tasks
+from lra_spt.errors import ConfigError, MissingFile
 from lra_spt.report.study import archive, notes
-from lra_spt.studies import compare, runner, search, study
+from lra_spt.studies import compare, search, study
 from lra_spt.studies.study import folder_of
 
-RESULTS = pathlib.Path(__file__).parents[2] / 'benchmarks/results'
+FOLDER = 'configs/studies/'
 
 
 def test_the_recipe():
@@ -20,17 +22,61 @@ def test_the_recipe():
   assert plan.name == 'compare_1'
   assert plan.columns == ['ListOps', 'Pathfinder']
   assert plan.rows == ['mingru, scratch', 'mingru, masked', 'S4, scratch', 'S4, masked']
+  assert 'which favours other models slightly' in plan.about
   jobs = study.jobs(plan, only={'model': 'mingru', 'task': 'listops_mini'})
   assert [job.seed for job in jobs] == [2, 2, 3, 3, 4, 4]
   steps = {job.config.regime: (job.config.pretrain.max_steps, job.config.finetune.max_steps) for job in jobs}
   assert (steps['scratch'][1], steps['masked']) == (8_500, (2_500, 6_000))  # tied
-  searched = search.all_jobs(plan, jobs)
+  searched = search.all_jobs(plan, study.jobs(plan))
+  assert {job.config.model.name for job in searched} == {'mingru'}  # baselines have a rate
   assert {job.config.finetune.optimizer.lr for job in searched} == {2.5e-4, 1e-3, 4e-3}
-  assert {job.seed for job in searched} == {0, 1}
+  assert {(job.seed, job.config.finetune.max_steps) for job in searched} == {(0, 6_000), (0, 8_500)}
+  jobs = study.jobs(plan, only={'task': 'pathfinder_mini'})
+  assert {(job.seed, job.config.finetune.patience) for job in jobs} == {(21, 0), (22, 0), (23, 0)}
   causal = compare.load(['mingru', 'linformer'], 'text', 'masked,causal')
   assert (len(causal.rows), causal.columns) == (6, ['Text'])  # Linformer has no causal form
-  with pytest.raises(ConfigError, match=r"no task 'pulse': choose from listops"):
-    compare.load(['mingru'], 'pulse')
+  with pytest.raises(ConfigError, match=r"no task 'pathfindr'.* Did you mean pathfinder\?.*--register"):
+    compare.load(['mingru'], 'pathfindr')
+
+
+@pytest.mark.parametrize(
+  'name, tasks',
+  [('mini_longer.py:models=all', 'listops'), ('questions.py', 'pathfinder'), ('questions.py', 'text,image')],
+)
+def test_other_studies_have_its_runs(name, tasks):
+  """Runs of these studies are exactly those of baselines: same folders, same configs."""
+  theirs = {str(job.folder): loading.identity(job.config) for job in study.jobs(study.load(FOLDER + name))}
+  ours = {
+    str(job.folder): loading.identity(job.config)
+    for job in study.jobs(compare.load(compare.recipe().BASELINES, tasks))
+    if tasks != 'pathfinder' or job.config.model.name != 'dlr'
+  }
+  assert ours
+  assert ours.items() <= theirs.items()
+
+
+@pytest.fixture
+def waves(monkeypatch):
+  """A user's task of noisy waves, registered for one test."""
+  monkeypatch.setattr(tasks, 'TASKS', dict(tasks.TASKS))
+  inputs = tasks.Values(128, dtype='float32', measured=True)
+  return tasks.register_task(tasks.Task('waves', 'waves', inputs, tasks.Classes(2), splits='random'))
+
+
+def test_a_task_of_a_user(waves, tmp_path):
+  """Everything is trained: baselines choose their rates too, because no run of the package has this task."""
+  plan = compare.load(['mingru', 's4'], 'listops,waves')
+  assert plan.columns == ['ListOps', 'waves']
+  jobs = study.jobs(plan, only={'column': 'waves'})
+  steps = {(job.config.regime, job.config.finetune.max_steps) for job in jobs}
+  assert steps == {('scratch', 8_500), ('masked', 6_000)}
+  assert {job.config.model.name for job in search.all_jobs(plan, jobs)} == {'mingru', 's4'}
+  assert jobs[0].config.pretrain.mask_rate == 0.5
+  assert compare.lacking(jobs, tmp_path) == []
+  with pytest.raises(MissingFile, match='lra-spt prepare npz --name waves'):
+    compare.prepare(compare.load(['s4'], 'waves'), tmp_path)
+  with pytest.raises(ConfigError, match='Did you mean waves'):
+    compare.load(['mingru'], 'wave')
 
 
 @pytest.mark.parametrize('regimes', ['masked', 'masked,causal'])
@@ -38,37 +84,34 @@ def test_a_quick_look_is_short_and_marked(regimes):
   plan = compare.load(['mingru'], '', regimes, quick=True)
   jobs = study.jobs(plan)
   assert 'quick look' in plan.title
-  assert ({job.seed for job in jobs}, plan.columns, plan.search) == ({2}, ['ListOps'], None)
+  assert ({job.seed for job in jobs}, plan.columns, {cell.search for cell in plan.cells}) == (
+    {2},
+    ['ListOps'],
+    {None},
+  )
   stages = [job.config[stage] for job in jobs for stage in job.stages]
   assert sum(stage.max_seconds for stage in stages) == pytest.approx(420)
   steps = {job.config.regime: sum(job.config[stage].max_steps for stage in job.stages) for job in jobs}
   assert len({*steps.values()}) == 1
 
 
-def test_runs_of_the_package_are_committed_ones_and_of_the_recipe():
-  assert compare.RUNS.stat().st_size < 3e6
-  lines = archive.lines_of(compare.RUNS)
-  committed = [
-    archive.lines_of(RESULTS / f'{name}_runs.jsonl') for name in ('mini_longer', 'mini_longer_tasks')
-  ]
-  assert all(line in (runs.get(folder) for runs in committed) for folder, line in lines.items())
-  plan = compare.load(compare.recipe().BASELINES)
-  for rate in compare.recipe().RATES[1:]:  # those of the committed runs
-    for job in study.jobs(plan, overrides=[f'finetune.optimizer.lr={rate}']):
-      line = lines.get(str(job.folder))
-      if line and runner.differences(line['result'], job, str(job.seed)) == []:
-        del lines[str(job.folder)]
-  assert not lines
+def test_runs_of_the_package_are_chosen_from_committed_ones(tmp_path):
+  path = tmp_path / 'runs.jsonl'
+  assert compare_runs.run_compare_runs([f'--output={path}']) == 0
+  is_up_to_date = path.read_bytes() == compare.RUNS.read_bytes()
+  assert is_up_to_date, 'write the file again: python -m benchmarks compare_runs'
+  lines = archive.lines_of(path)
+  assert {line['result']['task'] for line in lines.values()} >= {'listops_mini'}
+  assert len([1 for line in lines.values() if line['result']['task'] == 'listops_mini']) == 18
+  stages = [stage for line in lines.values() for stage in line['result']['stages'].values()]
+  assert not any('seconds' in stage for stage in stages)
 
 
 @pytest.fixture
 def shipped():
   """(a job that is exactly a run of the package, that run)."""
   folder, line = next(iter(archive.lines_of(compare.RUNS).items()))
-  config = line['result']['config']
-  plan = compare.load([config['model']['name']], 'listops')
-  rate = config['finetune']['optimizer']['lr']
-  jobs = study.jobs(plan, overrides=[f'finetune.optimizer.lr={rate}'])
+  jobs = study.jobs(compare.load([line['result']['model']], 'listops'))
   return next(job for job in jobs if str(job.folder) == folder), line
 
 
@@ -88,12 +131,13 @@ def test_only_exactly_equal_runs_take_the_place_of_training(tmp_path, monkeypatc
   assert compare.restore([job], tmp_path) == 0
 
 
-def test_what_is_missing_is_priced():
-  plan = compare.load(['lru', 's4'], 'pathfinder')
-  sentence = compare.lacking(plan, study.jobs(plan), [])
-  assert 'on Pathfinder: LRU, S4' in sentence
-  assert '--train_baselines trains them: 36 runs, at most' in sentence
-  assert compare.lacking(plan, [], []) == ''
+def test_baselines_that_are_missing_are_named(tmp_path):
+  plan = compare.load(['mingru', 'dlr', 's4'], 'pathfinder')
+  missing = compare.lacking(study.jobs(plan), tmp_path)
+  assert {job.config.model.name for job in missing} == {'dlr', 's4'}
+  plan, sentence = compare.without(plan, missing)
+  assert 'on Pathfinder: DLR, S4. --train_baselines trains them, in 12 runs.' in sentence
+  assert [cell.note for cell in plan.cells] == ['', '', *['no baseline'] * 4]
 
 
 def test_sizes():

@@ -1,7 +1,5 @@
 """`lra-spt compare`: a mixer among the baselines of a fixed recipe, in one table."""
 
-import dataclasses
-
 from lra_spt.cli import flags
 from lra_spt.cli.commands import study as study_command
 
@@ -16,7 +14,7 @@ def parser() -> flags.Parser:
   parser.add_argument('--workdir', required=True, help='folder of the runs and the report')
   parser.add_argument('--data_dir', default='data', help='folder of prepared sets (default: data)')
   parser.add_argument(
-    '--tasks', default='', help='of listops, pathfinder, text, image (default: the first two)'
+    '--tasks', default='', help='of listops, pathfinder, text, image (default: the first two) and your own'
   )
   parser.add_argument('--regimes', default='', help='masked, causal or both (default: masked)')
   parser.add_argument(
@@ -42,7 +40,7 @@ def main(argv: list[str]) -> int:
   from lra_spt import files
   from lra_spt.report import export
   from lra_spt.report.runs import run_folder
-  from lra_spt.report.study.table import read_table
+  from lra_spt.report.study.any_folder import read_any
   from lra_spt.studies import compare, study
   from lra_spt.studies.study import folder_of
 
@@ -59,26 +57,21 @@ def main(argv: list[str]) -> int:
   if arguments.match:
     chosen = compare.apart(compare.matched, arguments.register, chosen, arguments.model, arguments.match)
   jobs = study.jobs(chosen, overrides=arguments.overrides)
-  mine = [job for job in jobs if job.config.model.name == arguments.model]
-  theirs = [job for job in jobs if job.config.model.name != arguments.model]
-  if theirs and not arguments.train_baselines:
-    theirs, missing = compare.baselines(chosen, theirs, workdir, arguments.overrides)
-    without = {folder_of(job.cell) for job in missing}
-    cells = [
-      dataclasses.replace(cell, note=compare.NO_BASELINE) if folder_of(cell) in without else cell
-      for cell in chosen.cells
-    ]
-    sentence = compare.lacking(chosen, missing, arguments.overrides)
-    chosen = dataclasses.replace(chosen, cells=cells, about=f'{chosen.about} {sentence}'.strip())
-    print(sentence)
   if alone:
     print('There are no baselines for --quick and --smoke; leave it out for the recipe.')
-  jobs = [*mine, *theirs]
+  else:
+    compare.restore(jobs, workdir)
+    baselines = [job for job in jobs if job.config.model.name != arguments.model]
+    missing = [] if arguments.train_baselines else compare.lacking(baselines, workdir)
+    if missing:
+      jobs = [job for job in jobs if job not in missing]
+      chosen, sentence = compare.without(chosen, missing)
+      print(sentence)
   names = {folder_of(job.cell) for job in jobs}
   costs = compare.apart(compare.costs, arguments.register, chosen, names, workdir, arguments.overrides)
   print(compare.outlook(costs, jobs, arguments.processes), flush=True)
   status = study_command.run(chosen, jobs, workdir, arguments, compare.by_cost(costs, workdir))
   path = workdir / 'compare.md'
-  files.write_text(path, export.text(read_table(workdir), 'markdown'))
+  files.write_text(path, export.text(read_any(workdir), 'markdown'))
   print(f'The table as Markdown is in {path}')
   return status

@@ -137,9 +137,8 @@ def _ending_at_signals():
 def _run(chosen_study, chosen, workdir: pathlib.Path, arguments, pick) -> int:
   from lra_spt import files
   from lra_spt.report.pages import report
+  from lra_spt.report.study import any_folder, text
   from lra_spt.report.study import record as study_record
-  from lra_spt.report.study import text
-  from lra_spt.report.study.table import read_table
   from lra_spt.studies import records, runner, search
 
   cores = os.cpu_count() or 1
@@ -164,7 +163,7 @@ def _run(chosen_study, chosen, workdir: pathlib.Path, arguments, pick) -> int:
         break
     if chosen_study.show == 'kernels':
       _draw_kernels(workdir / job.folder for job, state in states.items() if state == runner.FINISHED)
-    table = read_table(workdir)
+    table = any_folder.read_any(workdir)
     page = report.write(table)
   print(f'\n{text.text(table)}\n\nThe report is in {page}')
   if left_out:

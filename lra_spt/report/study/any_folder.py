@@ -36,14 +36,15 @@ class _Placed:
 
 
 def read_any(workdir, *, may_be_empty: bool = False) -> table.ResultTable:
-  """The ResultTable of any folder with runs in or below it.
+  """The ResultTable of any folder with runs in or below it. Recorded runs in the folder of a study, outside
+  of its cells, are rows after those of the study.
 
   Raises:
     MissingFile: there is no such folder, or no run in it. DamagedFile: all runs are damaged.
   """
   workdir = files.place(workdir)
   if is_study(workdir):
-    return table.read_table(workdir)
+    return _with_recorded(table.read_table(workdir))
   damaged, placed = [], []
   begun = runs_lib.outside_searches(workdir, unfinished.folders(workdir)) if workdir.is_dir() else []
   for folders, read in ((runs_lib.finished(workdir), _finished), (begun, _begun)):
@@ -60,6 +61,31 @@ def read_any(workdir, *, may_be_empty: bool = False) -> table.ResultTable:
       f'{run_folder.RESULT}): run `lra-spt train` or `lra-spt demo` first.'
     )
   return _table(placed, workdir, damaged)
+
+
+def _with_recorded(study):
+  """The table of a study with the recorded runs outside of its cells; of a figure as it is."""
+  if study.record.get('chart'):
+    return study
+  cells = {study.workdir / cell.record['folder'] for cell in study.cells.values()}
+  placed, damaged = [], []
+  for folder in runs_lib.finished(study.workdir):
+    if folder.parent not in cells:
+      try:
+        placed += [one for one in _finished(folder) if one.run.recorded]
+      except (DamagedFile, FileAccessError) as error:
+        damaged.append(table.DamagedRun(folder, str(error)))
+  columns = {run.task: cell.column for cell in study.cells.values() for run in cell.runs}
+  more = {}
+  for (row, column), cell in _table(placed, study.workdir).cells.items():
+    column = columns.get(cell.runs[0].task, column)
+    row += ', recorded' * ((row, column) in study.cells)
+    more[row, column] = dataclasses.replace(cell, record=cell.record | {'row': row, 'column': column})
+  record = study.record | {
+    'rows': list(dict.fromkeys([*study.rows, *(row for row, _ in more)])),
+    'columns': list(dict.fromkeys([*study.columns, *(column for _, column in more)])),
+  }
+  return table.ResultTable(study.workdir, record, study.cells | more, tuple(damaged))
 
 
 def _finished(folder):
