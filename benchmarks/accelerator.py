@@ -226,7 +226,7 @@ def run_accelerator(arguments):
     profile     the kernels on which the time of a step is spent
     training    configs/studies/image_epochs.py: Image at the size of the paper, from scratch and with masked
                 self-pretraining, on `lra-spt prepare cifar10` in --data_dir
-    tune        only when named: the fastest tiles of the Pallas kernels, as lines for ops/attention/pallas.py
+    tune        only when named: the fastest tiles of the Pallas kernels, as lines for ops/attention/triton.py
 
   The output file is written after every measured case, so a killed run keeps its results. The same command
   then measures what is missing, and training resumes from its checkpoints in --workdir.

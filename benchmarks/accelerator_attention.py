@@ -12,8 +12,8 @@ import numpy as np
 from benchmarks import harness
 from benchmarks.peers import fused_attention
 from lra_spt.ops.attention import Causal, Full, Neighbours, attention
-from lra_spt.ops.attention.pallas import pallas_attention, tiles_for
 from lra_spt.ops.attention.patterns import visible_pairs
+from lra_spt.ops.attention.triton import tiles_for, triton_attention
 
 # Batch, length, heads, head dimension.
 FULL_SHAPES = {'image': (64, 1024, 4, 64), 'pathx': (4, 16384, 4, 32)}
@@ -99,8 +99,8 @@ def full_attention(options, known):
   """Yields a row per shape and contender; the first is jax's cuDNN route, the base of comparisons."""
   contenders = (
     ('cudnn', 'bfloat16'),
-    ('pallas', 'bfloat16'),
-    ('pallas', 'float32'),
+    ('triton', 'bfloat16'),
+    ('triton', 'float32'),
     ('blockwise', 'bfloat16'),
     ('blockwise', 'float32'),
     ('torch', 'bfloat16'),
@@ -156,7 +156,7 @@ def block_attention(options, known):
   if options.tiny:
     shapes, block = {'tiny': (2, 64, 2, 16)}, 16
   pattern = Neighbours(block)
-  ours = {'default': None} | {name: name for name in ('pallas', 'cudnn', 'blockwise')}
+  ours = {'default': None} | {name: name for name in ('triton', 'cudnn', 'blockwise')}
   for name, shape in shapes.items():
     for dtype in ('bfloat16', 'float32'):
       for route in ('torch', *ours, 'xla fold'):
@@ -190,7 +190,7 @@ def block_attention(options, known):
 
 
 def tune(options, known):
-  """Yields a row per head dimension and dtype: the fastest tiles, as a line for ops/attention/pallas.py.
+  """Yields a row per head dimension and dtype: the fastest tiles, as a line for ops/attention/triton.py.
 
   One kernel after the other, first its sizes, then its warps and stages, by the time of forward and backward
   together on the blocks of PathX.
@@ -208,7 +208,7 @@ def tune(options, known):
 
     @functools.cache
     def milliseconds(tiles, shape_BLHK=shape_BLHK, dtype=dtype):
-      attend = functools.partial(pallas_attention, pattern=Neighbours(block), tiles=tiles)
+      attend = functools.partial(triton_attention, pattern=Neighbours(block), tiles=tiles)
       try:
         run, _ = jax_run(attend, dtype, shape_BLHK)
         return harness.milliseconds(harness.sampled(run, 0.2))['milliseconds']

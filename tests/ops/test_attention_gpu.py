@@ -24,10 +24,10 @@ pytestmark = [
 KINDS = [
   ('blockwise', 'float32', 'highest', 5e-5),
   ('blockwise', 'bfloat16', 'default', 2e-2),
-  ('pallas', 'float32', 'highest', 5e-5),
-  ('pallas', 'float32', 'default', 5e-3),
-  ('pallas', 'bfloat16', 'default', 2e-2),
-  ('pallas', 'float16', 'default', 5e-3),
+  ('triton', 'float32', 'highest', 5e-5),
+  ('triton', 'float32', 'default', 5e-3),
+  ('triton', 'bfloat16', 'default', 2e-2),
+  ('triton', 'float16', 'default', 5e-3),
   ('cudnn', 'bfloat16', 'default', 2e-2),
 ]
 STAR = BlockTable(32, ((0, 1, 2, 3, 4, 5), (0, 1), (0, 2), (0, 3), (0, 4), (0, 5)))
@@ -113,8 +113,8 @@ def test_the_default_agrees_with_float64(call):
 
 
 PATTERNS = Full(), Causal(), Neighbours(4096)
-LONG = [(name, pattern) for name in ('pallas', 'cudnn', None) for pattern in PATTERNS]
-LONG += [(name, Neighbours(4096, 1, 0, causal=True)) for name in ('pallas', None)]  # not in cuDNN
+LONG = [(name, pattern) for name in ('triton', 'cudnn', None) for pattern in PATTERNS]
+LONG += [(name, Neighbours(4096, 1, 0, causal=True)) for name in ('triton', None)]  # not in cuDNN
 
 
 @pytest.mark.parametrize('implementation, pattern', LONG)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lra_spt.ops.attention import BlockTable, attention, cudnn
 
 TOLERANCES = {'float32': 2e-5, 'bfloat16': 2e-2}
-IMPLEMENTATIONS = ['reference', 'blockwise', 'pallas', 'splash', 'cudnn']
+IMPLEMENTATIONS = ['reference', 'blockwise', 'triton', 'splash', 'cudnn']
 
 
 def folded(q, k, v, *, pattern, kv_lengths_B, kv_starts_B, q_offset, implementation):

@@ -184,7 +184,7 @@ def test_a_bias_that_does_not_fit_is_refused(shape, arrays):
     attention(q, k, v, pattern=Full(), bias_HR=jnp.zeros(shape))
 
 
-@pytest.mark.parametrize('implementation', ['pallas', 'cudnn', 'splash'])
+@pytest.mark.parametrize('implementation', ['triton', 'cudnn', 'splash'])
 def test_kernels_refuse_parts_by_name(implementation, arrays):
   q, k, v, *_ = arrays
   for values, options, reason in (
@@ -201,7 +201,7 @@ def test_every_kernel_takes_tables_of_heads_or_says_why_not(arrays):
   q, k, _, d_out, _ = arrays
   tables = HeadTables(tuple(BlockTable(16, table.table[:2]) for table in TABLES.tables))
   expected = attention(q, k, k, pattern=tables, implementation='reference')
-  for implementation in ('pallas', 'splash'):
+  for implementation in ('triton', 'splash'):
     actual = attention(q, k, k, pattern=tables, implementation=implementation)
     np.testing.assert_allclose(actual, expected, rtol=0, atol=2e-5)
   half = [x.astype(jnp.bfloat16) for x in (q, k, k)]

@@ -231,7 +231,7 @@ def recorded(function, *arrays):
   ],
 )
 def test_calls_of_attention_are_run_as_they_were_made(pattern, options, monkeypatch):
-  monkeypatch.setitem(attention_lib._PREFERRED, 'cpu', ('splash', 'pallas', 'reference', 'blockwise'))
+  monkeypatch.setitem(attention_lib._PREFERRED, 'cpu', ('splash', 'triton', 'reference', 'blockwise'))
   options = {
     key: jnp.asarray(v, jnp.int32 if 'lengths' in key else jnp.float32) for key, v in options.items()
   }
@@ -245,7 +245,7 @@ def test_calls_of_attention_are_run_as_they_were_made(pattern, options, monkeypa
 
 
 def test_calls_within_a_shard_have_traced_offsets_and_first_keys(monkeypatch):
-  monkeypatch.setitem(attention_lib._PREFERRED, 'cpu', ('splash', 'pallas', 'blockwise'))
+  monkeypatch.setitem(attention_lib._PREFERRED, 'cpu', ('splash', 'triton', 'blockwise'))
   q, k, v = (jax.ShapeDtypeStruct((2, n, 2, 16), jnp.float32) for n in (16, 32, 32))
 
   def attend(q, k, v, offset, starts_B):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from lra_spt.distributed.sharding import platform
 from lra_spt.errors import ConfigError
 from lra_spt.ops import selection
-from lra_spt.ops.attention import blockwise, cudnn, pallas, reference, splash
+from lra_spt.ops.attention import blockwise, cudnn, reference, splash, triton
 from lra_spt.ops.attention.patterns import (
   BlockTable,
   Causal,
@@ -36,7 +36,7 @@ __all__ = [
 # By name: the function, and the one that returns why it cannot run a call.
 _IMPLEMENTATIONS = {
   'blockwise': (blockwise.blockwise_attention, blockwise.refuses),
-  'pallas': (pallas.pallas_attention, pallas.refuses),
+  'triton': (triton.triton_attention, triton.refuses),
   'cudnn': (cudnn.cudnn_attention, cudnn.refuses),
   'splash': (splash.splash_attention, splash.refuses),
   'reference': (reference.reference_attention, reference.refuses),
@@ -45,7 +45,7 @@ NAMES = tuple(_IMPLEMENTATIONS)
 # By platform, best first; the last one refuses nothing.
 _PREFERRED = {
   'cpu': ('blockwise',),
-  'gpu': ('pallas', 'blockwise'),
+  'gpu': ('triton', 'blockwise'),
   'tpu': ('splash', 'blockwise'),
 }
 # These run there only if a user names them, or if autotune finds them correct and fastest: jax's tests skip
@@ -82,7 +82,7 @@ def attention(
     kv_lengths_B: int32 [B]; keys at positions >= length are hidden. None shows all M.
     kv_starts_B: int32 [B]; keys at positions < start are hidden. None hides none.
     q_offset: position of the first query, an int or an int32 scalar; 0 with tables.
-    implementation: 'blockwise' (plain XLA, memory linear in L and M; runs every call everywhere), 'pallas'
+    implementation: 'blockwise' (plain XLA, memory linear in L and M; runs every call everywhere), 'triton'
       (GPU; interpreted on CPU, for tests), 'cudnn' (GPU, half precision), 'splash' (TPU; interpreted on CPU),
       'reference' (dense, for tests), or None: the platform's first one that can run the call.
     return_logsumexp: return the logsumexp of the scores too. `merged` needs it to combine calls.

@@ -1,4 +1,4 @@
-"""Bodies of the kernels of pallas.py.
+"""Bodies of the kernels of triton.py.
 
 A program owns one tile of queries (or of keys) of one head and visits the tiles of keys (or of queries) that
 the pattern pairs with it. Letters: T and S the queries and keys of a tile, K the head dimension rounded up to

@@ -20,7 +20,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from lra_spt.distributed.sharding import platform
-from lra_spt.ops.attention import pallas_kernels as kernels
+from lra_spt.ops.attention import triton_kernels as kernels
 from lra_spt.ops.attention.patterns import UNBOUNDED, BlockTable, Causal, Full, Pattern, shown_keys
 
 WIDEST = 128  # head dimension
@@ -63,7 +63,7 @@ _TILES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class _PallasPlan:
+class _TritonPlan:
   pattern: Pattern
   tiles: KernelTiles
   interpret: bool
@@ -99,7 +99,7 @@ def _on_ampere_or_newer():
   return major.isdigit() and int(major) >= 8  # AMD's are names such as gfx90a
 
 
-def pallas_attention(
+def triton_attention(
   q_BLHK,
   k_BMHK,
   v_BMHK,
@@ -127,7 +127,7 @@ def pallas_attention(
   offset_B = jnp.broadcast_to(jnp.asarray(q_offset, jnp.int32), (batch,))
   limits_B3 = jnp.stack([*shown_keys(kv_starts_B, kv_lengths_B, batch, keys), offset_B], axis=1)
   interpret = platform() == 'cpu' if interpret is None else interpret
-  return _attend(_PallasPlan(pattern, tiles, interpret), q_BLHK, k_BMHK, v_BMHK, limits_B3)
+  return _attend(_TritonPlan(pattern, tiles, interpret), q_BLHK, k_BMHK, v_BMHK, limits_B3)
 
 
 def tiles_for(width: int, dtype) -> KernelTiles:
