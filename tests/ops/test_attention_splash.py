@@ -132,10 +132,16 @@ def test_equal_masks_are_worked_out_once():
 
 
 def test_blocks_fill_little():
-  assert splash._block(16384, splash._KEYS) == 1024
-  assert splash._block(16000, splash._KEYS) == 1024
-  assert splash._block(1100, splash._KEYS) == 128  # 1,152; by 256 it would be 1,280
-  assert splash._block(5, splash._KEYS) == 128
+  assert splash._block(16384, splash._KEYS, Full()) == 1024
+  assert splash._block(16000, splash._KEYS, Full()) == 1024
+  assert splash._block(1100, splash._KEYS, Full()) == 128  # 1,152; by 256 it would be 1,280
+  assert splash._block(5, splash._KEYS, Full()) == 128
+
+
+@pytest.mark.parametrize(('block', 'size'), [(4096, 1024), (768, 256), (384, 128), (192, 128), (64, 128)])
+def test_kernel_blocks_divide_the_blocks_of_a_pattern(block, size):
+  for pattern in Neighbours(block), BlockTable(block, ((0,),)):
+    assert splash._block(16384, splash._KEYS, pattern) == size
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 from lra_spt.distributed.sharding import platform
-from lra_spt.ops.attention.patterns import UNBOUNDED, BlockTable, Causal, Pattern, shown_keys
+from lra_spt.ops.attention.patterns import UNBOUNDED, BlockTable, Causal, Neighbours, Pattern, shown_keys
 
 _LANES = 128  # kernel blocks are multiples of it
 
@@ -51,7 +51,7 @@ def splash_attention(
 ) -> jax.Array:
   """See `attention`; takes bfloat16 and float32, and a q_offset known when tracing."""
   (batch, length, heads, width), keys = q_BLHK.shape, k_BMHK.shape[1]
-  block_q, block_k = _block(length, _QUERIES), _block(keys, _KEYS)
+  block_q, block_k = _block(length, _QUERIES, pattern), _block(keys, _KEYS, pattern)
   mask = _mask(pattern, _filled(length, block_q), _filled(keys, block_k), int(q_offset))
   kernel = _kernel(mask, heads, width, block_q, block_k)
   scaled_BLHK = (q_BLHK.astype(jnp.float32) * width**-0.5).astype(q_BLHK.dtype)
@@ -75,8 +75,11 @@ def splash_attention(
   return jnp.where(sees_BL[..., None, None], out_BLHK, 0)
 
 
-def _block(length, sizes):
-  """The largest size that pads `length` by at most an eighth, else the smallest."""
+def _block(length, sizes, pattern):
+  """The largest size that pads `length` by at most an eighth, else the smallest. It divides the blocks of a
+  pattern: a kernel block that held several of them would be visited for each one that is listed."""
+  if isinstance(pattern, BlockTable | Neighbours):
+    sizes = [size for size in sizes if pattern.block % size == 0] or sizes[-1:]
   return next((size for size in sizes if 8 * _filled(length, size) <= 9 * length), sizes[-1])
 
 
@@ -205,7 +208,7 @@ class _TableMask(_Mask):
     return True if blocks_RS.all() and (k1 <= q0 + 1 or not self.pattern.causal) else None
 
   def _visible(self, q_QK, k_QK):
-    seen_QK = self.blocks_RS[q_QK // self.pattern.block, k_QK // self.pattern.block]
+    seen_QK = self.blocks_RS[np.ix_(q_QK[:, 0] // self.pattern.block, k_QK[0] // self.pattern.block)]
     return seen_QK & (k_QK <= q_QK) if self.pattern.causal else seen_QK
 
 
