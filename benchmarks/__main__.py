@@ -59,6 +59,7 @@ FILES = {  # file: {benchmark, the function `run_NAME` in it: the question that 
     'mini_course': 'the learning curves of two cells of LRA-mini',
   },
   'compare_runs': {'compare_runs': 'the runs of baselines that come with `lra-spt compare`'},
+  'lab': {'inside': 'how far models read before, during and after pretraining and finetuning'},
   'mini': {'mini': 'the results of LRA-mini and other studies of ours, and their runs as files'},
   'suite': {
     'numerics': 'the errors of kernels at 16,384 and 65,536 positions against float64',

@@ -10,7 +10,7 @@ import zlib
 
 import numpy as np
 
-from benchmarks import harness, provenance
+from benchmarks import harness, lab, provenance
 from lra_spt.data import examples
 from lra_spt.errors import DataError, MissingFile, UserError
 from lra_spt.report import export, published
@@ -23,7 +23,7 @@ from lra_spt.report.study import table as studies
 from lra_spt.studies import study as study_lib
 
 STUDIES = 'mini_table', 'mini_arms', 'mini_longer', 'mini_longer_tasks', 'mini_longer_random'
-STUDIES += 'mini_further', 'mini_labels', 'mini_random', 'mini_length', 'image_epochs', 'questions'
+STUDIES += 'mini_further', 'mini_labels', 'mini_random', 'mini_length', 'image_epochs', 'questions', 'lab'
 STUDY = 'lra-spt study'
 ON_ALL, ON_PART = 'masked on all inputs', 'masked on the part'  # ends of rows of mini_labels
 KEPT = ('row', 'column', 'task', 'model', 'regime', 'state', 'seeds', 'score', 'low', 'high', 'scores')
@@ -63,6 +63,7 @@ def collected(study: str, workdir, command: str = '') -> dict:
     'growths': [_growth(growth) for growth in result.growths],
     # Gains of pretraining on all inputs over pretraining on a part.
     'inputs': _inputs(table),
+    'contrasts': lab.contrasts(table),
     'agreement': agreement(exported, _answers(table)),
     'answers': sentences.sentences(result, cells),
     'curves': _curves(table) if table.record['show'] == archive.CURVES else [],

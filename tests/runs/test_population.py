@@ -6,14 +6,18 @@ import re
 
 import numpy as np
 import pytest
+from flax import nnx
 
+import lra_spt
 from lra_spt.cli import main as cli
 from lra_spt.config import loading
 from lra_spt.distributed import processes
 from lra_spt.errors import ConfigError
 from lra_spt.runs import experiment
 from lra_spt.runs.active_run import ActiveRun
-from lra_spt.runs.build import resolve
+from lra_spt.runs.api import one_device
+from lra_spt.runs.build import resolve, stages_of
+from lra_spt.training.checkpoints.transfer import by_name
 
 
 @pytest.fixture(scope='module')
@@ -134,6 +138,30 @@ def test_rates_of_finetuning_share_one_pretraining(lra_spt_train, tmp_path, caps
   reports = [result_of(tmp_path / folder_of(rate))['stages'] for rate in ('1e-3', '3e-2')]
   assert reports[0]['pretrain'] == reports[1]['pretrain']
   assert reports[0]['finetune']['metrics'] != reports[1]['finetune']['metrics']
+
+
+@pytest.mark.parametrize('devices', [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_member_takes_over_and_freezes_its_own_parts(lra_spt_train, tmp_path, devices):
+  """Queries are frozen as they were drawn and keys as pretrained; the embedding is taken over and trains."""
+  flags = '--config.finetune.transfer=embed/*,*/key/*', '--config.finetune.freeze=*/query/*,*/key/*'
+  assert lra_spt_train(tmp_path, '--seeds=0,1', *flags, '--config.runtime.members=2', devices=devices) == 0
+  members = []
+  for run in (tmp_path / 'seed0', tmp_path / 'seed1'):
+    pretrained, finetuned = (lra_spt.load_run(run, stage) for stage in ('pretrain', 'finetune'))
+    drawn = stages_of(finetuned.spec)['finetune'].fresh_state(one_device())['params']
+    states = pretrained.model, finetuned.model
+    pretrained, finetuned = (by_name(nnx.to_pure_dict(nnx.state(model, nnx.Param))) for model in states)
+    drawn = by_name(drawn)
+    assert result_of(run)['stages']['finetune']['members'] == 2
+    for name, value in finetuned.items():
+      source = pretrained if '/key/' in name else drawn
+      frozen = '/key/' in name or '/query/' in name
+      assert np.array_equal(value, source[name]) == frozen, name
+    queries = 'encoder/blocks/mixer/query/kernel'
+    assert not np.array_equal(pretrained[queries], drawn[queries])
+    members.append(finetuned)
+  first, second = ({name: one for name, one in member.items() if 'kernel' in name} for member in members)
+  assert not [name for name in first if np.array_equal(first[name], second[name])]
 
 
 def test_one_that_diverges_does_not_disturb_the_others(
