@@ -6,6 +6,7 @@ project, even if Python was started in a folder with others of these names, or t
 
 import contextlib
 import difflib
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -14,14 +15,22 @@ import re
 import sys
 import traceback
 import types
+from collections.abc import Iterable
 
 from lra_spt.errors import ConfigError, nearest, touching
 
 PROJECT = pathlib.Path(__file__).resolve().parents[2]  # which holds lra_spt, configs and data_prep
 INSTALLED = PROJECT / 'configs'
+DIGEST = 'text:'  # the first letters of `digest_of_texts`
 
 _folders: set[pathlib.Path] = set()  # of the files that were run, without those of this project
 _beside: dict[str, pathlib.Path] = {}  # {module: folder} of modules that were imported from beside a file
+
+
+def digest_of_texts(texts: Iterable[bytes]) -> str:
+  """Returns DIGEST and 16 hexadecimal digits for a set of source texts, whatever ends their lines."""
+  lines = {text.replace(b'\r\n', b'\n') for text in texts}
+  return f'{DIGEST}{hashlib.sha256(b"|".join(sorted(lines))).hexdigest()[:16]}'
 
 
 def search_working_directory_last() -> None:

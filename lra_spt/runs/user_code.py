@@ -23,7 +23,7 @@ import types
 
 import numpy as np
 
-from lra_spt.config.user_files import INSTALLED
+from lra_spt.config.user_files import INSTALLED, digest_of_texts
 from lra_spt.errors import ConfigError, touching
 
 ACCEPT = 'LRA_SPT_ACCEPT_CHANGED_CODE'  # environment variable that `--accept_changed_code` sets
@@ -48,7 +48,7 @@ def digest(cls: type) -> str:
     seen.append(part)
     if file:
       with touching(file, 'read'):
-        texts.add(pathlib.Path(file).read_bytes().replace(b'\r\n', b'\n'))
+        texts.add(pathlib.Path(file).read_bytes())
       waiting += space.values()
     else:
       text, names = _typed_in(value)
@@ -59,7 +59,7 @@ def digest(cls: type) -> str:
       f'{cls.__qualname__} has no source text, so its runs could not be distinguished from those of other '
       'code: write the class into a file or a notebook.'
     )
-  return f'text:{hashlib.sha256(b"|".join(sorted(texts))).hexdigest()[:16]}'
+  return digest_of_texts(texts)
 
 
 def digest_of_task(task) -> str:

@@ -5,6 +5,7 @@ import json
 import pathlib
 import re
 import shutil
+import zipfile
 
 import jax
 import numpy as np
@@ -65,6 +66,15 @@ def test_an_encoder_comes_back_bit_for_bit(exported, undisturbed, load, stage, r
   assert (about['task'], about['stage'], about['step']) == (run.config.task, stage, str(run.step))
   assert about['flag'] == 'false'  # of tokens
   assert json.loads(about['model'])['width'] == run.config.model.width
+
+
+def test_a_submission_has_the_encoder_of_every_run(exported, undisturbed, tmp_path, capsys):
+  out = tmp_path / 's.zip'
+  assert cli.main(['submit', f'--workdir={undisturbed}', f'--out={out}', '--weights']) == 0
+  assert 'tiny_listops, transformer' in capsys.readouterr().out
+  with zipfile.ZipFile(out) as packed:
+    tensors = safetensors.numpy.load(packed.read('encoder.safetensors'))
+  jax.tree.map(np.testing.assert_array_equal, tensors, safetensors.numpy.load_file(exported['finetune']))
 
 
 def test_weights_that_are_not_finite_are_named(exported, load, tmp_path):

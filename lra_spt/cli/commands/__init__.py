@@ -21,5 +21,7 @@ COMMANDS = {  # name: its line in the help
   'inside': 'measure how far the model of a run reads, by distance: inside.json',
   'report': 'write report.html from all runs under a folder',
   'export': 'export a table of runs (CSV, JSON, LaTeX, Markdown) or an encoder (safetensors)',
+  'submit': 'write finished runs into one file that others can check',
+  'verify': 'check such a file: every score again from its predictions',
   'doctor': 'check that runs and prepared sets are intact: every checksum, every format',
 }

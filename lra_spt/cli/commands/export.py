@@ -59,12 +59,18 @@ def _encoder(arguments) -> int:
     raise ConfigError('--format=safetensors cannot be printed: name a file with --output=FILE.')
   flags.check_output('--output', arguments.output)
   from lra_spt.runs import api
-  from lra_spt.training.checkpoints import weights
 
   flags.register_run(arguments)
   run = api.load_run(arguments.workdir, arguments.stage)
-  about = {'format': 'lra_spt', 'task': run.config.task, 'stage': run.stage, 'step': run.step}
-  about |= {'flag': run.built.objective.channels > run.task.channels, 'model': run.config.model.to_dict()}
-  weights.write(arguments.output, run.params, run.stats, about)
+  write_encoder(run, arguments.output)
   print(f'The encoder of {arguments.stage}, best validation at step {run.step}, is in {arguments.output}')
   return 0
+
+
+def write_encoder(run, path) -> None:
+  """Writes the encoder of an `lra_spt.Run` as safetensors."""
+  from lra_spt.training.checkpoints import weights
+
+  about = {'format': 'lra_spt', 'task': run.config.task, 'stage': run.stage, 'step': run.step}
+  about |= {'flag': run.built.objective.channels > run.task.channels, 'model': run.config.model.to_dict()}
+  weights.write(path, run.params, run.stats, about)

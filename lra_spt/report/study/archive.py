@@ -75,7 +75,7 @@ def _without_path(study: dict) -> dict:
 
 def _line(folder, workdir, curves):
   result = run_folder.read_result(folder)  # refuses a damaged one
-  line = {'folder': folder.relative_to(workdir).as_posix(), 'result': _anywhere(folder / run_folder.RESULT)}
+  line = {'folder': folder.relative_to(workdir).as_posix(), 'result': anywhere(folder / run_folder.RESULT)}
   if line['folder'].split('/')[0] != run_folder.SEARCH:
     if not (folder / run_folder.PREDICTIONS).exists():
       raise DataError(
@@ -102,12 +102,15 @@ def _validation(folder, result) -> list[dict]:
   return [{key: value for key, value in line.items() if key != 'seconds'} for line in validation]
 
 
-def _anywhere(path):
-  """A result as if its data lay in the default folder, with a new checksum."""
+def anywhere(path) -> dict:
+  """The content of a result.json as if its data lay in the default folder, without the folder of another
+  run's pretraining, and with a new checksum of its own."""
   stored = _read(path)
   result = {key: value for key, value in stored.items() if key != checksums.KEY}
   if 'data_dir' in result.get('runtime', {}):
     result['runtime'] = result['runtime'] | {'data_dir': 'data'}
+  if result.get('pretrained'):
+    result['pretrained'] = result['pretrained'] | {'run': ''}
   return result | {checksums.KEY: stored[checksums.KEY] | checksums.sealed(path, result)[checksums.KEY]}
 
 
