@@ -56,7 +56,6 @@ FILES = {  # file: {benchmark, the function `run_NAME` in it: the question that 
   'trained': {
     'demo_seeds': 'the gain of self-pretraining in the demo, over five fresh seeds',
     'small_runs': 'S4 and DLR on real data at CPU size, from scratch and after self-pretraining',
-    'mini_course': 'the learning curves of two cells of LRA-mini',
   },
   'compare_runs': {'compare_runs': 'the runs of baselines that come with `lra-spt compare`'},
   'lab': {'inside': 'how far models read before, during and after pretraining and finetuning'},

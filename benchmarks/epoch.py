@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import harness
-from configs.studies import mini_table
+from configs.studies import mini
 from data_prep import catalogue
 from lra_spt.config import loading
 from lra_spt.data.tasks import Task, Tokens
@@ -33,7 +33,7 @@ CASES = [f'{name}:model={model}' for name in (*TASKS, *MINI) for model in ('tran
 TARGET = 0.1  # share of an epoch for all but its steps
 POSITIONS = 4096  # of a step that is timed, about
 
-WHOLE_RUNS = [f'{task}:{model}' for task in mini_table.TASKS for model in mini_table.ALL]
+WHOLE_RUNS = [f'{task}:{model}' for task in mini.TASKS for model in mini.MODELS]
 STEPS = 250  # of each stage of a shortened run
 STAGES = ('pretrain', 'finetune')
 AGAIN = 1  # the best state is validated once more at the end of a stage
@@ -167,7 +167,7 @@ def whole_run(seconds: float, times: dict, whole) -> dict:
 def run_mini_minutes(arguments):
   """Estimates the minutes of a whole run of LRA-mini on this machine, if nothing else runs on it.
 
-  Each case of mini_table.py is a run with masked self-pretraining, `lra-spt train`, from the start of the
+  Each case of mini.py is a run with masked self-pretraining, `lra-spt train`, from the start of the
   program to its test, without a compilation cache, but with only 250 steps and one validation in either
   stage. The further steps and validations of a whole run are added at the pace of these.
   """

@@ -1,25 +1,18 @@
-"""Small trainings: the demo over fresh seeds, real data at CPU size, and curves of two cells of LRA-mini."""
+"""Small trainings: the demo over fresh seeds, and real data at CPU size."""
 
 import json
 import math
 import pathlib
-import sys
 
 from benchmarks import harness
 from lra_spt.config import loading
-from lra_spt.errors import DataError, UserError
 from lra_spt.report.runs import restored, run_folder
-from lra_spt.report.study import table as studies
 from lra_spt.report.study.any_folder import read_any
 from lra_spt.runs import experiment
 from lra_spt.studies import demo
 
 SEEDS = (101, 102, 103, 104, 105)  # of the demo; seeds 0 and 1, on which the task was chosen, are not used
 ORIGIN = ('date', 'commit', 'hardware', 'versions')
-
-# Cells of LRA-mini whose learning curves a page shows.
-ROWS = {'scratch': 'Transformer + Rotary, scratch', 'masked': 'Transformer + Rotary, masked'}
-COLUMN = 'Pathfinder'
 
 # Sizes of `small_runs`.
 SCRATCH_STEPS, PRETRAIN_STEPS, FINETUNE_STEPS = 2000, 500, 1000  # of 16, 32 and 16 examples
@@ -107,64 +100,6 @@ def run_demo_seeds(arguments):
   images = {'command': 'lra-spt demo', 'seed': run['seed']} | shown(restored.read_restored(folder))
   harness.write(options.json.with_name('demo_restored.json'), images | {key: run[key] for key in ORIGIN})
   return 0 if gains['masked self-pretraining over scratch']['low'] > 0 else 1
-
-
-def course(workdir, data_dir, rows: dict[str, str] = ROWS, column: str = COLUMN) -> dict:
-  """The content of mini_course.json. Raises DataError unless both cells are whole, with their metrics."""
-  table = studies.read_table(workdir)
-  runs = {regime: _runs(table, row, column) for regime, row in rows.items()}
-  first = runs['masked'][0]
-  content = {
-    'command': 'python -m benchmarks mini_course',
-    'rows': rows,
-    'column': column,
-    'curves': [_curve(run, regime) for regime, of_regime in runs.items() for run in of_regime],
-    'images': {'seed': first.seed} | shown(demo.restore(first.path, data_dir)),
-  }
-  return content | {key: first.result[key] for key in ORIGIN}
-
-
-def _runs(table, row: str, column: str) -> list:
-  cell = table.cells.get((row, column))
-  if cell is None or cell.open or not cell.runs:
-    raise DataError(f'The cell ({row}, {column}) is not whole; go on with its study.')
-  for run in cell.runs:
-    if 'validation' not in run.curves['finetune']:
-      raise DataError(f'{run.path} has no metrics of its finetuning; give the folder that it was trained in.')
-  return sorted(cell.runs, key=lambda run: run.seed)
-
-
-def _curve(run, regime: str) -> dict:
-  """Validation in finetuning over the steps of both stages, and the score of the test."""
-  stages = run.result['stages']
-  before = sum(stage['steps'] for name, stage in stages.items() if name != 'finetune')
-  steps, values = run.curves['finetune']['validation'][run.score.key]
-  return {
-    'regime': regime,
-    'seed': run.seed,
-    'pretraining': before,
-    'step': [before + step for step in steps.tolist()],
-    'score': values.tolist(),
-    'test': run.value,
-  }
-
-
-def run_mini_course(arguments):
-  """Collects the learning curves of the rotary Transformer on Pathfinder, from scratch and after pretraining.
-
-  Validation of every seed of both, and three test images as the pretrained model of the first seed restores
-  them. Reads the folder in which `lra-spt study configs/studies/mini_table.py` trained; runs that `python -m
-  benchmarks mini` has restored have neither.
-  """
-  parser = harness.parser(run_mini_course, 'mini_course.json')
-  parser.add_argument('--workdir', default='runs/mini', help='folder of the study (%(default)s)')
-  parser.add_argument('--data_dir', default='data', help='folder of the prepared sets (%(default)s)')
-  options = parser.parse_args(arguments)
-  harness.cpu_only()
-  try:
-    harness.write(options.json, course(options.workdir, options.data_dir))
-  except UserError as error:
-    sys.exit(f'mini_course: {error}')
 
 
 def arms():

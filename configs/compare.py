@@ -4,7 +4,7 @@
 
 Each task is trained from scratch and after self-pretraining. Pretraining takes 2,500 steps and finetuning at
 most 6,000; training from scratch takes at most 8,500, as many as both stages. Sizes and stopping rule are
-those of LRA-mini (`configs/mini/recipe.py`), limits those of `configs/studies/mini_longer.py`. Runs of
+those of LRA-mini (`configs/mini/recipe.py`), limits those of `configs/studies/mini.py:part=longer`. Runs of
 Pathfinder do not stop early, as in `configs/studies/questions.py`.
 
 Every arm of a mixer chooses one of three learning rates (of finetuning, or of training from scratch) by
@@ -17,7 +17,7 @@ fixed rate, and at most seven minutes of training. A task of your own has the si
 (`configs/mini/own.py`); on it baselines choose their rates as mixers do.
 """
 
-from configs.studies import mini_longer, mini_table, questions
+from configs.studies import mini, questions
 from lra_spt.config import loading, mixers
 from lra_spt.data import tasks as known_tasks
 from lra_spt.errors import IMPORT_FIRST, ConfigError, nearest
@@ -26,7 +26,7 @@ from lra_spt.studies.study import Cell, Search, Study
 RECIPE = 1
 TASKS = ('listops', 'pathfinder', 'text', 'image')  # the first two are generated, so everybody has the same
 BASELINES = ('transformer_rotary', 's4', 'dlr')
-SEEDS = {'listops': mini_table.SEEDS}  # of runs that exist; of other tasks `FRESH`
+SEEDS = {'listops': mini.SEEDS}  # of runs that exist; of other tasks `FRESH`
 FRESH = questions.SEEDS[:3]
 RATES = (2.5e-4, 1e-3, 4e-3)
 SEARCH = Search((tuple({'finetune.optimizer.lr': rate} for rate in RATES),), seeds=(0,))
@@ -89,19 +89,19 @@ def _names(text: str) -> list[str]:
 def _cell(task, model, name, argument, way, quick):
   """quick: the number of arms that share the time of a quick look; 0 for the recipe."""
   file = f'configs/mini/{task}.py:' if task in TASKS else f'configs/mini/own.py:task={task},'
-  overrides = {'finetune.max_steps': mini_longer.STEPS[way]}
+  overrides = {'finetune.max_steps': mini.STEPS[way]}
   if task == 'pathfinder':
     overrides |= questions.WHOLE
   fixed = task in TASKS and model in BASELINES
   if fixed:
-    rates = dict(zip(mini_longer.STEPS, mini_table.CHOSEN[task][model], strict=True))
+    rates = dict(zip(mini.STEPS, mini.CHOSEN[task][model], strict=True))
     overrides['finetune.optimizer.lr'] = rates[way]
   if quick:
     overrides |= _quick(way, quick)
   seeds = SEEDS.get(task, FRESH)
   return Cell(
-    f'{mini_table.ALL.get(model, model)}, {name}',
-    mini_table.TASKS.get(task, task),
+    f'{mini.MODELS.get(model, model)}, {name}',
+    mini.TASKS.get(task, task),
     f'{file}model={model},{argument}',
     overrides,
     seeds=seeds[:1] if quick else seeds,

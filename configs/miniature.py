@@ -1,4 +1,4 @@
-"""Tiny models on small generated tasks, for `configs/studies/miniature.py`: runs of a few seconds.
+"""Tiny models on small generated tasks: runs of a few seconds.
 
   lra-spt prepare listops_mini --data_dir=data
   lra-spt train --config=configs/miniature.py:task=listops_mini,model=s4 --workdir=runs/miniature

@@ -4,8 +4,6 @@ import collections
 import dataclasses
 import re
 
-from benchmarks import tables
-from benchmarks.tables import lra_mini
 from benchmarks.tables.markdown import table
 from data_prep import catalogue
 from lra_spt.config import fields, loading, schema
@@ -113,39 +111,8 @@ def _sizes(task) -> list[int]:
   return [len(parts[name][1]) for name in splits.SPLITS]
 
 
-def small_studies() -> list[str]:
-  """Lists the studies of LRA-mini and counts the cells that have run."""
-  questions = {
-    'mini_table': 'what masked self-pretraining gives six models on five tasks',
-    'mini_arms': 'all arms: also causal models, and scratch for the steps of finetuning only',
-    'mini_longer': 'ListOps with runs long enough to stop by themselves',
-    'mini_longer_tasks': 'the same on Image, Pathfinder and Text',
-    'mini_further': 'MEGA, Mamba-2, RG-LRU and Gated DeltaNet on ListOps',
-    'mini_labels': 'S4 with 3 to 100 % of the labels, at the learning rates chosen for the table',
-    'mini_random': 'S4 and DLR from random instead of structured initial values',
-    'mini_longer_random': 'the same on ListOps with longer finetuning',
-    'mini_length': 'the same models and steps at full length: validation over operations',
-  }
-  rows = []
-  for name, question in questions.items():
-    result = tables.read(name)
-    planned = collections.Counter(cell['column'] for cell in result['cells'])
-    run = collections.Counter(cell['column'] for cell in lra_mini.whole(result))
-    cells = _count(run.total(), planned.total())
-    if 1 < len(planned) and run.total() < planned.total():
-      parts = [f'{column}: {_count(run[column], planned[column])}' for column in planned if run[column]]
-      cells = f'{cells} ({"; ".join(parts)})'
-    rows.append((f'`{name}.py`', question, cells))
-  return table(('file', 'question', 'cells run'), rows)
-
-
-def _count(run: int, planned: int) -> str:
-  return f'all {planned}' if run == planned else f'{run} of {planned}'
-
-
 LISTS = {
   'config_keys': config_keys,
   'mask_rates': mask_rates,
   'small_sets': small_sets,
-  'small_studies': small_studies,
 }

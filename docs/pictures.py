@@ -127,48 +127,6 @@ def before_and_after(result: dict):
   return figure
 
 
-def course(result: dict):
-  """Draws images that a model restores, and validation over both stages with a line per seed."""
-  figure, axes = beside_images(result['images'])
-  before = max(one['pretraining'] for one in result['curves'])
-  axes.axvspan(0, before, color=SHADE, lw=0)
-  axes.text(before / 2, 97, 'self-pretraining', color=INK, ha='center', va='top')
-  axes.axhline(50, color=RULE, lw=0.8, ls=':')  # chance
-  names = {'scratch': ('from scratch', SCRATCH), 'masked': ('after masked self-pretraining', SPT)}
-  for one in result['curves']:
-    name, colour = names.pop(one['regime'], (None, None))
-    colour = colour or {'scratch': SCRATCH, 'masked': SPT}[one['regime']]
-    axes.plot(one['step'], 100 * np.array(one['score']), color=colour, label=name)
-  axes.set_xlim(left=0)
-  axes.set_ylim(40, 100)
-  axes.set_xlabel('steps of both stages')
-  axes.set_ylabel('accuracy on validation, %')
-  axes.legend(frameon=False, labelcolor=INK, loc='center left')
-  return figure
-
-
-def labels(result: dict):
-  """Draws test accuracy over the share of labels, a line per arm with 95 % intervals."""
-  colours = {'scratch': SCRATCH, 'masked on the part': '#8fb8d8', 'masked on all inputs': SPT}
-  figure, (axes,) = panels(6.4, 3.4)
-  for number, (arm, colour) in enumerate(colours.items()):
-    cells = [cell for cell in result['cells'] if cell['row'].partition(', ')[2] == arm and cell['seeds']]
-    cells.sort(key=lambda cell: float(cell['column'].rstrip('%')))
-    y, low, high = (100 * np.array([cell[key] for cell in cells]) for key in ('score', 'low', 'high'))
-    shares = np.array([float(cell['column'].rstrip('%')) for cell in cells])
-    x = shares * 1.04 ** (number - 1)  # intervals stand beside each other
-    line = {'color': colour, 'marker': 'o', 'ms': 4, 'elinewidth': 1}
-    axes.errorbar(x, y, (y - low, high - y), label=f'S4, {arm}', **line)
-  axes.set_xscale('log')
-  axes.set_xticks(shares, [f'{share:.0f} %' for share in shares])
-  axes.minorticks_off()
-  axes.set_xlabel('share of the labels')
-  axes.set_ylabel('test accuracy, %')
-  axes.grid(axis='y', color=RULE, alpha=0.3)
-  axes.legend(frameon=False, labelcolor=INK)
-  return figure
-
-
 def curves(result: dict):
   """Draws validation accuracy over the operations of training, a panel per task."""
   tasks = list(dict.fromkeys(one['column'] for one in result['curves']))
@@ -198,7 +156,4 @@ PICTURES = {  # picture: its result files, and what draws it from their content
   'front': (('demo_restored.json', 'demo_seeds.json'), front),
   'image_epochs': (('image_epochs.json',), curves),
   'mini': (('mini_table.json',), before_and_after),
-  'mini_course': (('mini_course.json',), course),
-  'mini_labels': (('mini_labels.json',), labels),
-  'mini_length': (('mini_length.json',), curves),
 }

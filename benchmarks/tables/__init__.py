@@ -51,8 +51,7 @@ def of(name: str, result: dict) -> dict[str, list[str]]:
   if name == 'accelerator':
     return {'attention': speed.gpu_attention(result), 'steps': speed.gpu_steps(result)}
   if 'cells' in result:
-    shorter = 'mini_random' if name == 'mini_longer_random' else 'mini_table'
-    return lra_mini.of_study(name, result, lambda: read(shorter))
+    return lra_mini.of_study(name, result, lambda: read('mini_table'))
   return {}
 
 

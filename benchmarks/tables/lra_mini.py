@@ -6,14 +6,6 @@ seeds have all run are shown.
 
 from benchmarks.tables.markdown import difference, percent, score, table
 
-ARMS = {  # ends of the rows of mini_arms: names of its columns
-  'scratch, steps of finetuning': 'scratch, short',
-  'scratch': 'scratch',
-  'masked': 'masked',
-  'scratch, causal form': 'scratch, causal form',
-  'causal': 'causal',
-}
-
 
 def of_study(name: str, result: dict, compared) -> dict[str, list[str]]:
   """Makes the table of a study, if a page shows one.
@@ -25,11 +17,7 @@ def of_study(name: str, result: dict, compared) -> dict[str, list[str]]:
   """
   if name == 'mini_table':
     return {'main': arrows(result)}
-  if name == 'mini_arms':
-    return {'main': arms(result)}
-  if name == 'mini_labels':
-    return {'main': labels(result)}
-  if name in ('mini_longer', 'mini_longer_random'):
+  if name == 'mini_longer':
     return {'main': longer(result, compared())}
   return {}
 
@@ -73,17 +61,6 @@ def arrows(result: dict) -> list[str]:
   return table((_heading(masked), *columns), rows)
 
 
-def arms(result: dict) -> list[str]:
-  """Shows the score of every arm, for the models and tasks whose arms have all run."""
-  cells = {(cell['column'], *model_and_arm(cell['row'])): cell for cell in whole(result)}
-  rows = [
-    (f'{model}, {column}', *(score(cells[column, model, arm]['score']) for arm in ARMS))
-    for column, model in _unique(place[:2] for place in cells)
-    if all((column, model, arm) in cells for arm in ARMS)
-  ]
-  return table(('test accuracy, %', *ARMS.values()), rows)
-
-
 def longer(result: dict, compared: dict) -> list[str]:
   """Shows scores and gains beside those of a study with shorter runs. compared: that study."""
   here, there = (
@@ -111,29 +88,3 @@ def longer(result: dict, compared: dict) -> list[str]:
       rows.append((f'mean, {column}', '', '', '', '', *means))
   names = 'scratch', 'scratch, longer', 'masked', 'masked, longer', 'gain, points (95 %)', 'gain, longer'
   return table(('test accuracy, %', *names), rows)
-
-
-def mean_gain(result: dict, column: str) -> dict:
-  return next(one for one in result['means'] if (one['column'], one['regime']) == (column, 'masked'))
-
-
-def _share(cell: dict) -> float:
-  return float(cell['column'].rstrip('%'))
-
-
-def labels(result: dict) -> list[str]:
-  """Shows accuracy over the share of labels, and the gain of each way of pretraining over scratch."""
-  cells = {(cell['column'], model_and_arm(cell['row'])[1]): cell for cell in whole(result)}
-  ways = 'masked on the part', 'masked on all inputs'
-  gained = {(one['column'].split(', ')[-1], model_and_arm(one['row'])[1]): one for one in result['gains']}
-  inputs = {one['column']: difference(one) for one in result['inputs']}
-  rows = []
-  for column in _unique(cell['column'] for cell in sorted(whole(result), key=_share)):
-    row = [column, percent(cells[column, 'scratch']['score'])]
-    for way in ways:
-      there = (column, way) in cells
-      row += [percent(cells[column, way]['score']) if there else '']
-      row += [difference(gained[column, way]) if (column, way) in gained else '']
-    rows.append((*row, inputs.get(column, '')))
-  names = [name for way in ways for name in (way, 'gain')]
-  return table(('labels', 'from scratch', *names, 'all over part'), rows)

@@ -2,12 +2,12 @@
 
 All values are ours, set on development seed 0 and fixed on 2026-11-22, before any other seed ran. They are
 the same for every model and arm, except the learning rates of finetuning and of training from scratch: the
-studies (`configs/studies/mini_*.py`) choose these by validation, from the same candidates for all.
+studies (`configs/studies/mini.py`) choose these by validation, from the same candidates for all.
 
 Pretraining has the same length and learning rate for every model. In the studies, training from scratch ends
 after as many steps as both stages together, or when validation has not improved for `PATIENCE` evaluations.
 The same rule holds for finetuning, but has no effect there: finetuning lasts only `PATIENCE` evaluations
-(`mini_longer.py` gives it more).
+(`part=longer` gives it more).
 
 All models but MEGA are 64 wide, and as deep as the number of parameters allows (causal state-space models,
 which need fewer, have 52 to 65 thousand). In state-space models, step sizes, eigenvalues and (in S4 and DLR)

@@ -4,7 +4,7 @@
   lra-spt prepare pathfinder_mini --data_dir=data
   lra-spt study configs/studies/questions.py --workdir=runs/questions --processes=2
   lra-spt study configs/studies/questions.py --workdir=runs/questions --only=column=Pathfinder
-  python -m benchmarks mini --study=questions --workdir=runs/questions    # the answers as data
+  python -m benchmarks mini --study=questions --workdir=runs/questions   # the answers as data
 
 1. Pathfinder: does self-pretraining close the gap between a rotary Transformer and S4? Runs take all their
    steps, because a run at chance would be stopped by patience before it can leave it.
@@ -12,13 +12,13 @@
 3. Image, DLR with random initialisation: can self-pretraining replace a designed initialisation?
 
 Finetuning takes at most 6,000 steps after 2,500 of pretraining, and training from scratch at most 8,500. The
-best validation chooses the checkpoint that is tested. Learning rates are those of `mini_longer_tasks.py`;
-those of random DLR were chosen among the same two by mean validation over seeds 0 and 1.
+best validation chooses the checkpoint that is tested. Learning rates are those that `mini.py` chose; those of
+random DLR were chosen among the same two by mean validation over seeds 0 and 1.
 
 docs/results.md has the plan and the analysis, which were fixed before any of these seeds ran.
 """
 
-from configs.studies import mini_longer, mini_table
+from configs.studies import mini
 from lra_spt.studies.study import Cell, Study
 
 SEEDS = (21, 22, 23, 24, 25)
@@ -32,14 +32,14 @@ WHOLE = {'finetune.patience': 0}  # no early stopping
 
 def get_study():
   """The cells of all three questions; `--only=column=...` runs a part."""
-  names = {model: mini_table.ALL[model] for model in REAL_MODELS}
+  names = {model: mini.MODELS[model] for model in REAL_MODELS}
   return Study(
     'questions',
     'Three questions about self-pretraining',
     [
       *_pathfinder(),
-      *mini_longer.cells(REAL, names),
-      *mini_longer.cells(('image',), RANDOM, RANDOM_RATES),
+      *mini.longer(REAL, names),
+      *mini.longer(('image',), RANDOM, RANDOM_RATES),
     ],
     about='Does masked self-pretraining close the gap between a Transformer and S4, does it help on real '
     'data, and can it replace a designed initialisation? Small tasks, models of about 70,000 parameters; '
@@ -54,5 +54,5 @@ def _pathfinder() -> list[Cell]:
   return [
     Cell(cell.row, cell.column, cell.config, cell.overrides | WHOLE, seeds=seeds)
     for model, seeds in PATHFINDER_SEEDS.items()
-    for cell in mini_longer.cells(('pathfinder',), {model: mini_table.ALL[model]})
+    for cell in mini.longer(('pathfinder',), {model: mini.MODELS[model]})
   ]

@@ -12,6 +12,7 @@ from lra_spt.runs.build import build, resolve
 from lra_spt.studies import study
 
 RESULTS = pathlib.Path(__file__).parents[2] / 'benchmarks' / 'results'
+MINI = 'configs/studies/mini.py'
 TASKS = ('image', 'listops', 'pathfinder', 'pulse', 'text')
 MODELS = ('transformer', 'transformer_rotary', 's4', 's4d', 'dlr', 's5', 'lru', *recipe.OTHERS)
 
@@ -40,9 +41,9 @@ def test_every_value_is_ours_and_alike_for_all_models(task):
   assert all(one == shared[0] for one in shared)
 
 
-@pytest.mark.parametrize('argument, cells', [('', 20), (':arms=all', 50), (':arms=all,models=all', 150)])
-def test_the_table_is_one_question(argument, cells):
-  one = study.load(f'configs/studies/mini_table.py{argument}')
+@pytest.mark.parametrize('part, cells', [('table', 60), ('arms', 90)])
+def test_the_table_is_one_question(part, cells):
+  one = study.load(f'{MINI}:part={part}')
   jobs = study.jobs(one, seeds=(2,))
   assert len(jobs) == len(one.cells) == cells
   # Seeds that choose learning rates do not test them, and every arm has the same ones to choose from.
@@ -54,44 +55,30 @@ def test_the_table_is_one_question(argument, cells):
     assert job.config.finetune.max_steps == expected
 
 
-@pytest.mark.parametrize('models', ['main', 'all'])
-def test_all_arms_are_those_of_the_table(models):
-  one = study.load(f'configs/studies/mini_arms.py:models={models}')
-  table = study.load(f'configs/studies/mini_table.py:arms=all,models={models}')
-  assert one.search == table.search
-  assert one.seeds == table.seeds
-  columns = 'ListOps', 'Image', 'Text'
-  assert one.cells == [cell for column in columns for cell in table.cells if cell.column == column]
-
-
-def test_further_mixers_join_by_name():
-  one = study.load('configs/studies/mini_table.py:models=mamba2+dlr')
-  main = study.load('configs/studies/mini_table.py')
-  rows = [row.removesuffix(', scratch') for row in one.rows if row.endswith('scratch')]
-  assert rows == ['Transformer + Rotary', 'S4', 'mamba2', 'DLR']
-  assert [cell for cell in one.cells if cell in main.cells] == main.cells
+def test_models_by_name():
+  one = study.load(f'{MINI}:models=mamba2+dlr+')
+  table = study.load(MINI)
+  assert one.rows == ['mamba2, scratch', 'mamba2, masked', 'DLR, scratch', 'DLR, masked']
+  assert [cell for cell in one.cells if 'DLR' in cell.row] == [c for c in table.cells if 'DLR' in c.row]
   (job,) = study.jobs(one, seeds=(2,), only={'model': 'mamba2', 'task': 'text_mini', 'regime': 'masked'})
   assert job.config.model.mixer.name == 'mamba2'
-  for argument in ('main+mamba2+dlr', 'mamba2+dlr+'):
-    assert study.load(f'configs/studies/mini_table.py:models={argument}').rows == one.rows
-  every, more = (study.load(f'configs/studies/mini_table.py:models={x}').rows for x in ('all', 'all+mamba2'))
-  assert more == [*every, 'mamba2, scratch', 'mamba2, masked']
   with pytest.raises(ConfigError, match='model=mamba3 is unknown: .* Did you mean mamba'):
-    study.jobs(study.load('configs/studies/mini_table.py:models=mamba3'))
+    study.jobs(study.load(f'{MINI}:models=mamba3'))
+  with pytest.raises(ConfigError, match='part=longer searches no learning rates'):
+    study.load(f'{MINI}:part=longer,models=mamba2')
 
 
 def test_a_mixer_without_a_causal_form_has_the_other_arms():
-  rows = study.load('configs/studies/mini_table.py:models=linformer,arms=all').rows
+  rows = study.load(f'{MINI}:part=arms,models=linformer+s4').rows
   of_it = [row for row in rows if row.startswith('linformer')]
   assert of_it == ['linformer, scratch', 'linformer, masked', 'linformer, scratch, steps of finetuning']
   assert 'S4, causal' in rows
 
 
-@pytest.mark.parametrize('argument, models', [('', 1), (':models=all', 2)])
-def test_arms_with_fewer_labels_see_the_same_reviews(argument, models):
-  one = study.load(f'configs/studies/mini_labels.py{argument}')
+def test_arms_with_fewer_labels_see_the_same_reviews():
+  one = study.load(f'{MINI}:part=labels')
   jobs = study.jobs(one, seeds=(2,))
-  assert len(jobs) == len(one.cells) == 11 * models
+  assert len(jobs) == len(one.cells) == 11
   assert one.search is None
   for job in jobs:
     assert job.config.finetune.data_fraction == job.cell.x
@@ -102,26 +89,25 @@ def test_arms_with_fewer_labels_see_the_same_reviews(argument, models):
 
 
 @pytest.mark.parametrize(
-  ('name', 'column'),
+  ('part', 'column'),
   [
-    ('mini_labels:models=all', 'Text'),
-    ('mini_length', 'Image'),
-    ('mini_length', 'ListOps'),
-    ('mini_longer:models=all', 'ListOps'),
-    ('mini_longer_random', 'ListOps'),
-    ('mini_longer_tasks:models=all', 'Text'),
-    ('mini_longer_tasks:models=all', 'Image'),
-    ('mini_longer_tasks:models=all', 'Pathfinder'),
+    ('labels', 'Text'),
+    ('length', 'Image'),
+    ('length', 'ListOps'),
+    ('longer', 'ListOps'),
+    ('longer_random', 'ListOps'),
+    ('longer_tasks', 'Text'),
+    ('longer_tasks', 'Image'),
+    ('longer_tasks', 'Pathfinder'),
   ],
 )
-def test_learning_rates_are_those_of_the_table(name, column):
+def test_learning_rates_are_those_of_the_table(part, column):
   """Those that validation chose there, or with random values, as benchmarks/results has them."""
   files = [RESULTS / f'{study}.json' for study in ('mini_table', 'mini_random')]
   cells = [cell for file in files for cell in json.loads(file.read_text())['cells']]
   of_column = [cell for cell in cells if cell['column'] == column and cell['search']]
   chosen = {cell['row']: cell['search'][0]['won'] for cell in of_column}
-  path, _, argument = name.partition(':')
-  jobs = study.jobs(study.load(f'configs/studies/{path}.py' + (argument and f':{argument}')), seeds=(2,))
+  jobs = study.jobs(study.load(f'{MINI}:part={part}'), seeds=(2,))
   jobs = [job for job in jobs if job.config.task.removesuffix('_mini') == column.lower()]
   assert jobs
   for job in jobs:
@@ -132,16 +118,10 @@ def test_learning_rates_are_those_of_the_table(name, column):
 
 @pytest.mark.parametrize(
   ('longer', 'shorter', 'cells'),
-  [
-    ('mini_longer.py:models=all', 'mini_table.py:models=all', 12),
-    ('mini_longer_tasks.py:models=all', 'mini_table.py:models=all', 36),
-    ('mini_longer_random.py', 'mini_random.py', 8),
-  ],
+  [('longer', 'table', 12), ('longer_tasks', 'table', 36), ('longer_random', 'random', 8)],
 )
 def test_longer_finetuning_differs_in_nothing_else(longer, shorter, cells):
-  jobs, of_shorter = (
-    study.jobs(study.load(f'configs/studies/{one}'), seeds=(2,)) for one in (longer, shorter)
-  )
+  jobs, of_shorter = (study.jobs(study.load(f'{MINI}:part={one}'), seeds=(2,)) for one in (longer, shorter))
   of_table = {(job.cell.row, job.cell.column): job for job in of_shorter}
   assert len(jobs) == cells
   for job in jobs:
@@ -165,10 +145,10 @@ def test_full_length_changes_the_set_and_nothing_else():
     for one in (full, mini):
       del one['task'], one['runtime']['evaluation_batch_size']
     assert full == mini
-  table = study.jobs(study.load('configs/studies/mini_table.py'), seeds=(2,))
+  table = study.jobs(study.load(MINI), seeds=(2,))
   of_table = {(job.cell.row, job.config.task): job.config.to_dict() for job in table}
   short = 0
-  for job in study.jobs(study.load('configs/studies/mini_length.py')):
+  for job in study.jobs(study.load(f'{MINI}:part=length')):
     if same := of_table.get((job.cell.row, job.config.task)):  # a run of the table, at the rate it chose
       short += 1
       one = job.config.to_dict()
@@ -180,8 +160,8 @@ def test_full_length_changes_the_set_and_nothing_else():
 
 
 def test_random_values_differ_in_nothing_else():
-  one = study.load('configs/studies/mini_random.py')
-  table = study.load('configs/studies/mini_table.py:models=all')
+  one = study.load(f'{MINI}:part=random')
+  table = study.load(MINI)
   assert one.search == table.search
   assert one.seeds == table.seeds
   configs = {(job.cell.row, job.cell.column): job.config for job in study.jobs(one, seeds=(2,))}

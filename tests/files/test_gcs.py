@@ -55,7 +55,7 @@ def test_other_addresses(path):
 @pytest.mark.parametrize(
   'command',
   [
-    ['study', 'configs/studies/mini_table.py', '--workdir=gs://bucket/runs'],
+    ['study', 'configs/studies/mini.py', '--workdir=gs://bucket/runs'],
     ['demo', '--workdir=gs://bucket/runs'],
     ['kernels', '--workdir=gs://bucket/runs'],
     ['prepare', 'listops', '--data_dir=gs://bucket/data'],

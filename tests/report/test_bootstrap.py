@@ -190,18 +190,6 @@ def test_a_clear_order_is_stable_and_a_noisy_one_is_not():
   assert math.isnan(bootstrap.rank_stability([([flat] * 3, [flat] * 3)]).estimate)
 
 
-def test_the_order_of_models_beside_one_that_is_fixed():
-  rng = np.random.default_rng(0)
-  abilities = (0, 1, 2, 2)
-  of = [bootstrap.parts(cells(rng, 1, 3, 1000, 0.02, ability)) for ability in abilities]
-  found = bootstrap.rank_agreement(of, [1, 2, 3, 4])
-  assert found.low < 1 == found.high  # the last two may change places
-  assert found.estimate == bootstrap.kendall([p.mean for p in of], [1, 2, 3, 4])
-  turned = bootstrap.rank_agreement(of, [4, 3, 2, 1])
-  assert (turned.low, turned.high) == (-found.high, -found.low)
-  assert math.isnan(bootstrap.rank_agreement(of, [1, 1, 1, 1]).estimate)
-
-
 def test_beating_chance_is_the_binomial_test():
   for correct in (500, 560, 574, 575, 576, 577, 600):
     p = stats.binomtest(correct, 1000, 0.5, alternative='greater').pvalue

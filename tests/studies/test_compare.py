@@ -41,7 +41,7 @@ def test_the_recipe():
 
 @pytest.mark.parametrize(
   'name, tasks',
-  [('mini_longer.py:models=all', 'listops'), ('questions.py', 'pathfinder'), ('questions.py', 'text,image')],
+  [('mini.py:part=longer', 'listops'), ('questions.py', 'pathfinder'), ('questions.py', 'text,image')],
 )
 def test_other_studies_have_its_runs(name, tasks):
   """Runs of these studies are exactly those of baselines: same folders, same configs."""

@@ -10,6 +10,7 @@ import types
 
 import pytest
 
+from configs.studies import mini
 from lra_spt import files
 from lra_spt.cli import main as cli
 from lra_spt.config import user_files
@@ -33,16 +34,15 @@ RUNS = {  # what the files expand to: cells, those with a config, runs, stages t
   'image_epochs': (2, 2, 2, 3),
   'larger_s4': (8, 8, 8, 12),
   'lab': (9, 9, 45, 50),
-  'mini_arms': (30, 30, 90, 126),
-  'mini_further': (8, 8, 24, 36),
-  'mini_labels': (11, 11, 33, 45),
+  'mini_arms': (90, 90, 90, 126),  # all of LRA-mini: with one seed
+  'mini_further': (8, 8, 8, 12),
+  'mini_labels': (11, 11, 11, 15),
   'mini_length': (16, 16, 16, 24),
-  'mini_longer': (4, 4, 12, 18),
-  'mini_longer_random': (8, 8, 24, 36),
-  'mini_longer_tasks': (12, 12, 36, 54),
-  'mini_random': (16, 16, 48, 72),
-  'mini_table': (20, 20, 60, 90),
-  'miniature': (24, 24, 48, 72),
+  'mini_longer': (12, 12, 12, 18),
+  'mini_longer_random': (8, 8, 8, 12),
+  'mini_longer_tasks': (36, 36, 36, 54),
+  'mini_random': (16, 16, 16, 24),
+  'mini_table': (60, 60, 60, 90),
   'pathx_training': (2, 2, 2, 3),
   'pooling': (9, 9, 9, 11),
   'questions': (18, 18, 98, 147),
@@ -53,17 +53,27 @@ RUNS = {  # what the files expand to: cells, those with a config, runs, stages t
   'table8': (24, 24, 24, 44),
   'table9': (20, 20, 20, 30),
 }
+ONE_SEED = {f'mini_{part}': (2,) for part in mini.PARTS}
+ARMS = ('scratch', 'scratch,causal=true', 'masked', 'causal')
+SMALL = Study(
+  'small',
+  'Every regime in miniature',
+  [Cell(arm, 'Stripes', f'configs/miniature.py:model=transformer,regime={arm}') for arm in ARMS],
+  seeds=(0, 1),
+)
 
 
 @pytest.fixture(scope='module')
 def loaded():
   """{name: (study, its jobs)} of the installed study files."""
-  studies = [study.load(path) for path in INSTALLED]
-  return {one.name: (one, study.jobs(one)) for one in studies}
+  parts = [f'configs/studies/mini.py:part={part}' for part in mini.PARTS]
+  studies = [study.load(path) for path in [*INSTALLED, *parts]]
+  return {one.name: (one, study.jobs(one, seeds=ONE_SEED.get(one.name))) for one in studies}
 
 
-def test_every_file_is_one_study_of_its_name(loaded):
-  assert sorted(pathlib.Path(path).stem for path in INSTALLED) == sorted(loaded) == sorted(RUNS)
+def test_every_file_is_one_study_of_its_name_or_has_parts(loaded):
+  names = {pathlib.Path(path).stem for path in INSTALLED} - {'mini'}
+  assert names | {f'mini_{part}' for part in mini.PARTS} == loaded.keys() == RUNS.keys()
 
 
 @pytest.mark.parametrize('name', RUNS)
@@ -265,9 +275,8 @@ def test_a_run_that_fails_keeps_no_other_of_its_line_from_starting(statuses, sta
   assert done.returncode == expected
 
 
-def test_time_left_follows_the_runs_that_are_done(loaded, tmp_path):
-  one, _ = loaded['miniature']
-  jobs = study.jobs(one, only={'model': 'transformer', 'column': 'Stripes'}, seeds=(0, 1))
+def test_time_left_follows_the_runs_that_are_done(tmp_path):
+  jobs = study.jobs(SMALL)
   steps = {job: dict.fromkeys(job.stages, 60) for job in jobs}
   lines = []
   shown = progress.Progress(jobs, tmp_path, steps, 2, lines.append)
@@ -288,9 +297,8 @@ def test_time_left_follows_the_runs_that_are_done(loaded, tmp_path):
   assert f'(like {pretrained.name}: probably the same cause)' in lines[-1]
 
 
-def test_time_left_counts_what_an_earlier_attempt_trained(loaded, tmp_path):
-  one, _ = loaded['miniature']
-  chosen = study.jobs(one, only={'model': 'transformer', 'column': 'Stripes'}, seeds=(0, 1))
+def test_time_left_counts_what_an_earlier_attempt_trained(tmp_path):
+  chosen = study.jobs(SMALL)
   first, second = [job for job in chosen if 'pretrain' not in job.stages][:2]
   steps = {job: {'finetune': 60} for job in (first, second)}
   shown = progress.Progress((first, second), tmp_path, steps, 1, [].append)
@@ -355,9 +363,8 @@ def _made(folder):
   return folder
 
 
-def test_what_trains_together_is_one_command(loaded, tmp_path):
-  one, _ = loaded['miniature']
-  jobs = study.jobs(one, seeds=(0, 1, 2), overrides=['runtime.members=2'])
+def test_what_trains_together_is_one_command(tmp_path):
+  jobs = study.jobs(SMALL, seeds=(0, 1, 2), overrides=['runtime.members=2'])
   groups = study.together(jobs)
   assert collections.Counter(map(len, groups)) == {1: len(jobs) // 3, 2: len(jobs) // 3}
   assert sorted(job.name for group in groups for job in group) == sorted(job.name for job in jobs)
@@ -431,7 +438,7 @@ def test_a_dry_run_counts_no_stage_that_a_finished_run_has(monkeypatch, tmp_path
 
 
 def test_a_part_keeps_what_was_found_for_the_others(tmp_path, repository):
-  one = study.load(str(repository / 'configs/studies/mini_table.py'))
+  one = study.load(str(repository / 'configs/studies/mini.py'))
   tried = [{'values': 'finetune.optimizer.lr=0.004', 'score': 0.5}]
   for name in ('text', 'image'):
     only = {'task': f'{name}_mini', 'model': 's4'}

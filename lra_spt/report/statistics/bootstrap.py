@@ -242,22 +242,6 @@ def rank_stability(tasks) -> ConfidenceInterval:
   return _order(taus, drawn)
 
 
-def rank_agreement(of: Sequence[Parts], other, *, stream: int = 0) -> ConfidenceInterval:
-  """Kendall's tau-b between the scores of models and numbers of theirs that are fixed, such as printed ones.
-
-  Args:
-    of: Parts of every model, on the same test examples. other: float [M]. stream: as of `draws`.
-
-  Returns:
-    As `rank_stability`; disturbed is one side only.
-  """
-  tau = float(kendall([p.mean for p in of], other))
-  if math.isnan(tau):
-    return _order([], [])
-  drawn_BP = draws(of, stream=stream)
-  return _order([tau], [np.nan_to_num(kendall(drawn_BP, np.asarray(other, np.float64)))])
-
-
 def _order(taus, drawn) -> ConfidenceInterval:
   """The interval of the mean of taus from their draws; NaN without any."""
   if not taus:
