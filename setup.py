@@ -45,7 +45,7 @@ def description():
   if not SOURCE:
     return README
   raw = SOURCE.replace('github.com', 'raw.githubusercontent.com')
-  pictures = re.sub(r'(!\[[^\]]*\]\()(?!https:)', rf'\g<1>{raw}/main/', README)
+  pictures = re.sub(r'(\bsrc(?:set)?=")(?!https:)', rf'\g<1>{raw}/main/', README)
   return re.sub(r'(\]\()(?!https:)', rf'\g<1>{SOURCE}/blob/main/', pictures)
 
 

@@ -55,6 +55,8 @@ FILES = {  # file: {benchmark, the function `run_NAME` in it: the question that 
   },
   'trained': {
     'demo_seeds': 'the gain of self-pretraining in the demo, over five fresh seeds',
+    'demo_minutes': 'the minutes of the demo on this machine',
+    'own_mixer': "the same for the README's own mixer",
     'small_runs': 'S4 and DLR on real data at CPU size, from scratch and after self-pretraining',
   },
   'compare_runs': {'compare_runs': 'the runs of baselines that come with `lra-spt compare`'},

@@ -1,12 +1,20 @@
-"""Small trainings: the demo over fresh seeds, and real data at CPU size."""
+"""Small trainings: the demo and a mixer over fresh seeds, and real data at CPU size."""
 
+import itertools
 import json
 import math
 import pathlib
+import re
+import subprocess
+import sys
+import tempfile
 
 from benchmarks import harness
+from data_prep.sources import stripes
+from lra_spt import files
 from lra_spt.config import loading
 from lra_spt.report.runs import restored, run_folder
+from lra_spt.report.statistics import intervals
 from lra_spt.report.study.any_folder import read_any
 from lra_spt.runs import experiment
 from lra_spt.studies import demo
@@ -82,24 +90,79 @@ def run_demo_seeds(arguments):
   parser.add_argument('--workdir', default='demo_seeds_run', help='folder of the runs (%(default)s)')
   options = parser.parse_args(arguments)
   demo.run_all(options.workdir, SEEDS, smoke=False)
-  arms = [cell.arm for cell in read_any(options.workdir).cells.values()]
-  first = json.loads(next(pathlib.Path(options.workdir).glob('seed*/*/result.json')).read_text())
-  gains = gains_of(options.workdir)
-  report = {
-    'command': 'python -m benchmarks demo_seeds',
-    'seeds': SEEDS,
-    'test_examples_per_seed': first['metrics']['test']['examples'],
-    'accuracy': {arm.name: limits(arm.score) for arm in arms},
-    'accuracy_per_seed': {arm.name: {run.seed: run.value for run in arm.runs} for arm in arms},
-    'gains': gains,
-  }
+  first, report = over_seeds(options.workdir, 'python -m benchmarks demo_seeds')
   # The origin of the runs, which may be older than this report.
   harness.write(options.json, report | {key: first[key] for key in ORIGIN})
   folder = pathlib.Path(options.workdir) / f'seed{SEEDS[0]}' / 'masked'
   run = run_folder.read_result(folder)
   images = {'command': 'lra-spt demo', 'seed': run['seed']} | shown(restored.read_restored(folder))
   harness.write(options.json.with_name('demo_restored.json'), images | {key: run[key] for key in ORIGIN})
-  return 0 if gains['masked self-pretraining over scratch']['low'] > 0 else 1
+  return 0 if report['gains']['masked self-pretraining over scratch']['low'] > 0 else 1
+
+
+def run_demo_minutes(arguments):
+  """Times `lra-spt demo` from the start of the program to its report, in an empty folder."""
+  options = harness.parser(run_demo_minutes, 'demo_minutes.json').parse_args(arguments)
+  harness.cpu_only()
+  report = harness.report('demo_minutes', 'minutes of lra-spt demo')
+  with tempfile.TemporaryDirectory() as folder:
+    command = [sys.executable, '-m', 'lra_spt', 'demo', f'--workdir={folder}']
+    spent = harness.timed(lambda: subprocess.run(command, check=True))
+  harness.write(options.json, report | {'minutes': round(spent['seconds'] / 60, 1)})
+
+
+def run_own_mixer(arguments):
+  """Trains the README's mixer on the task of the demo, with the seeds and the data of `demo_seeds`.
+
+  From scratch, compute-tied, and after masked self-pretraining. The mixer is the first Python block of the
+  README. Takes about 10 minutes on 2 idle CPU cores; the same command continues after an interruption.
+  """
+  parser = harness.parser(run_own_mixer, 'own_mixer.json')
+  parser.add_argument(
+    '--workdir', default='own_mixer_run', type=pathlib.Path, help='of the runs (%(default)s)'
+  )
+  options = parser.parse_args(arguments)
+  harness.cpu_only()
+  path = options.workdir / 'my_mixer.py'
+  path.parent.mkdir(parents=True, exist_ok=True)
+  readme = (harness.ROOT / 'README.md').read_text(encoding='utf-8')
+  files.write_text(path, re.search('```python\n(.*?)```', readme, re.DOTALL)[1])
+  loading.register(str(path))
+  experiment.keep_compiled(options.workdir)
+  for seed in SEEDS:
+    data_dir = options.workdir / 'data' / f'seed{seed}'
+    if not (data_dir / 'stripes').exists():
+      stripes.prepare_stripes(data_dir, seed=seed)
+    for arm in ('scratch,tied=true', 'masked'):
+      spec = f'configs/demo.py:model=moving_average,regime={arm},seed={seed}'
+      config = loading.load(spec, {'runtime.data_dir': str(data_dir)})
+      experiment.run(config, options.workdir / f'seed{seed}' / arm.partition(',')[0])
+  first, report = over_seeds(options.workdir, 'python -m benchmarks own_mixer')
+  harness.write(options.json, report | {key: first[key] for key in ORIGIN})
+
+
+def over_seeds(workdir, command: str) -> tuple[dict, dict]:
+  """The result of one run below a folder, and the scores and gains of all of its ways of training over SEEDS.
+
+  Each seed has its own test images, on which all ways are compared.
+  """
+  cells = {cell.training: cell for cell in read_any(workdir).cells.values()}
+  units = {name: {run.seed: run.units * 1.0 for run in cell.runs} for name, cell in cells.items()}
+  gains = {
+    f'{name} over {base}': limits(
+      intervals.pooled([units[name][seed] - units[base][seed] for seed in SEEDS], False, (-1, 1))
+    )
+    for base, name in itertools.combinations(cells, 2)
+  }
+  first = json.loads(next(pathlib.Path(workdir).glob('seed*/*/result.json')).read_text())
+  return first, {
+    'command': command,
+    'seeds': SEEDS,
+    'test_examples_per_seed': first['metrics']['test']['examples'],
+    'accuracy': {name: limits(cell.arm.score) for name, cell in cells.items()},
+    'accuracy_per_seed': {name: {run.seed: run.value for run in cell.runs} for name, cell in cells.items()},
+    'gains': gains,
+  }
 
 
 def arms():

@@ -2,9 +2,10 @@
 
   <!-- badge NOTEBOOK --> ... <!-- /badge -->    the badge that opens a notebook on Colab
   REPOSITORY = '...'                             in a notebook: where pip finds the project
+  git clone ... lra_spt                      in the README
   repository-code: ..., - Source: ...            lines of CITATION.cff and mkdocs.yml
 
-While OWNER is empty there is no badge, REPOSITORY is empty and the lines are comments.
+While OWNER is empty there is no badge, REPOSITORY is empty, `git clone` has URL, and the lines are comments.
 """
 
 import pathlib
@@ -13,6 +14,7 @@ import re
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BADGE = re.compile(r'<!-- badge (\w+) -->.*?<!-- /badge -->')
 REPOSITORY = re.compile(r"\bREPOSITORY = '[^']*'")
+CLONE = re.compile(r'(git clone )\S+( lra_spt)')
 LINE = re.compile(r'^( *)(?:# )?(repository-code: |- Source: ).*$', re.MULTILINE)
 UNKNOWN = 'written by docs/build.py, once OWNER of setup.py is set'
 
@@ -40,4 +42,5 @@ def filled(text: str, owner: str) -> str:
 
   text = BADGE.sub(badge, text)
   text = REPOSITORY.sub(f"REPOSITORY = '{source and source + '.git'}'", text)
+  text = CLONE.sub(lambda clone: f'{clone[1]}{source or "URL"}{clone[2]}', text)
   return LINE.sub(lambda line: f'{line[1]}{"" if source else "# "}{line[2]}{source or UNKNOWN}', text)

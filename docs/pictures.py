@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from PIL import Image
 
 FOLDER = pathlib.Path(__file__).parent / 'images'
-INK, RULE, SCRATCH, SPT, HIDDEN, SHADE = '#1b1f24', '#8b949e', '#8b949e', '#0b62a4', '#d7e6f2', '#eef3f8'
+INK, RULE, SPT, HIDDEN = '#1b1f24', '#8b949e', '#0b62a4', '#d7e6f2'
 MODELS = {'Transformer + Rotary': '#b35900', 'S4': SPT}
 NOTE = 'Description'  # the keyword of PNG that holds the checksum
 STYLE = {'font.size': 9, 'font.family': 'DejaVu Sans', 'text.parse_math': False, 'axes.linewidth': 0.8}
@@ -42,7 +42,9 @@ def draw(name: str, read) -> None:
   with matplotlib.rc_context(STYLE):
     figure = make(*map(read, files))
     metadata = {NOTE: checksum(files, read)}
-    figure.savefig(FOLDER / f'{name}.png', dpi=150, facecolor='white', metadata=metadata)
+    # The front picture lies on the colour of its page.
+    face = 'none' if make in (front, front_dark) else 'white'
+    figure.savefig(FOLDER / f'{name}.png', dpi=150, facecolor=face, metadata=metadata)
 
 
 def panels(width: float, height: float, rows: int = 1, columns: int = 1):
@@ -54,51 +56,61 @@ def panels(width: float, height: float, rows: int = 1, columns: int = 1):
   return figure, axes
 
 
-def _plain(axes):
+def _plain(axes, ink: str = INK):
   axes.set_axisbelow(True)
   axes.spines[['top', 'right']].set_visible(False)
   axes.spines[['left', 'bottom']].set_color(RULE)
-  axes.tick_params(which='both', colors=INK, length=3)
-  axes.xaxis.label.set_color(INK)
-  axes.yaxis.label.set_color(INK)
+  axes.tick_params(which='both', colors=ink, length=3)
+  axes.xaxis.label.set_color(ink)
+  axes.yaxis.label.set_color(ink)
 
 
-def beside_images(shown: dict):
-  """Returns a figure and the axes on its right; its left shows each image whole, hidden and restored."""
-  figure = Figure(figsize=(9.6, 3.3), layout='constrained')
-  left, right = figure.subfigures(1, 2, width_ratios=(1, 1.25))
-  original, hidden, restored = (np.array(shown[key]) for key in ('original', 'hidden', 'restored'))
-  rows = left.subplots(len(original), 3)
-  for row, axes in enumerate(rows):
-    given = np.ma.masked_array(original[row], hidden[row])
-    for one, values in zip(axes, (original[row], given, restored[row]), strict=True):
-      one.set_facecolor(HIDDEN)
-      one.imshow(values, cmap='gray', vmin=0, vmax=255)
-      one.set_xticks([])
-      one.set_yticks([])
-      one.spines[:].set_visible(False)
-  for one, name in zip(rows[0], ('image', 'given', 'restored'), strict=True):
-    one.set_title(name, color=INK, fontsize=9)
+def front(shown: dict, seeds: dict, ink: str = INK, blue: str = SPT):
+  """Draws one test image of the demo as a model restores it, and test accuracies with a dot per seed.
+
+  It is narrow, so that it can be read on a phone.
+  """
+  ways = {  # from top to bottom: (steps, colour)
+    'scratch': ('from scratch\n400 steps', RULE),
+    'scratch, compute-tied': ('scratch, compute-tied\n900 steps', RULE),
+    'masked self-pretraining': ('masked SPT\n500 + 400 steps', blue),
+  }
+  means = {way: 100 * seeds['accuracy'][way]['estimate'] for way in ways}
+  figure = Figure(figsize=(5.6, 3.5), layout='constrained')
+  tied, masked = means['scratch, compute-tied'], means['masked self-pretraining']
+  title = (
+    f'Same images, same number of steps: {tied:.1f} % from\n'
+    f'scratch, {masked:.1f} % after self-pretraining (SPT)'
+  )
+  figure.suptitle(title, color=ink, fontsize=11.5, fontweight='bold', x=0.01, ha='left')
+  left, right = figure.subfigures(1, 2, width_ratios=(1, 4.2))
+  original, hidden, restored = (np.array(shown[key][0]) for key in ('original', 'hidden', 'restored'))
+  pictures = {'image': original, 'given': np.ma.masked_array(original, hidden), 'restored': restored}
+  for one, (name, values) in zip(left.subplots(3), pictures.items(), strict=True):
+    one.set_facecolor(HIDDEN)
+    one.imshow(values, cmap='gray', vmin=0, vmax=255)
+    one.set(xticks=[], yticks=[])
+    one.spines[:].set_visible(False)
+    one.set_title(name, color=ink, fontsize=9, pad=2)
   axes = right.subplots()
-  _plain(axes)
-  return figure, axes
-
-
-def front(shown: dict, seeds: dict):
-  """Draws three test images of the demo with what a model restores, and test accuracies."""
-  figure, axes = beside_images(shown)
-  names = ['causal self-pretraining', 'scratch, causal form', 'masked self-pretraining']
-  names += ['scratch, compute-tied', 'scratch']
-  scores = [seeds['accuracy'][name] for name in names]
-  values = 100 * np.array([[score[key] for score in scores] for key in ('estimate', 'low', 'high')])
-  spans = values[0] - values[1], values[2] - values[0]
-  colours = [SPT if 'self-pretraining' in name else SCRATCH for name in names]
-  axes.barh(names, values[0], xerr=spans, color=colours, height=0.62, error_kw={'lw': 1, 'ecolor': INK})
+  axes.set_facecolor('none')
+  _plain(axes, ink)
+  for place, (way, (_, colour)) in enumerate(ways.items()):
+    of_seeds = [100 * value for value in seeds['accuracy_per_seed'][way].values()]
+    axes.barh(-place, means[way], color=colour, alpha=0.55, height=0.62)
+    axes.plot(of_seeds, [-place] * len(of_seeds), 'o', ms=5, mec=ink, mfc=colour, mew=0.8)
+    axes.text(2, -place, f'{means[way]:.1f} %', color=ink, va='center', fontsize=10.5, fontweight='bold')
+  axes.set_yticks([0, -1, -2], [name for name, _ in ways.values()], fontsize=9.5)
   axes.spines['left'].set_visible(False)
-  axes.tick_params(length=0)
+  axes.tick_params(axis='y', length=0)
   axes.set_xlim(0, 100)
-  axes.set_xlabel('test accuracy, %, five seeds with 95 % intervals')
+  axes.set_xlabel('test accuracy in the demo, %; a dot per seed', fontsize=9.5)
   return figure
+
+
+def front_dark(shown: dict, seeds: dict):
+  """Draws the same for a dark page."""
+  return front(shown, seeds, ink='#e6edf3', blue='#4ea1e0')
 
 
 def before_and_after(result: dict):
@@ -154,6 +166,7 @@ def curves(result: dict):
 
 PICTURES = {  # picture: its result files, and what draws it from their content
   'front': (('demo_restored.json', 'demo_seeds.json'), front),
+  'front_dark': (('demo_restored.json', 'demo_seeds.json'), front_dark),
   'image_epochs': (('image_epochs.json',), curves),
   'mini': (('mini_table.json',), before_and_after),
 }

@@ -1,7 +1,8 @@
 """Hooks of mkdocs (mkdocs.yml).
 
 Pages that lie elsewhere in the repository join the site. Links are written for reading in the repository;
-the hooks turn them into links between pages of the site.
+the hooks turn them into links between pages of the site. Of a picture with a dark variant, the theme shows
+the one that the reader has switched on, whatever the system prefers.
 """
 
 import pathlib
@@ -18,6 +19,9 @@ ELSEWHERE = {  # path in the repository: name in the site
   'CONTRIBUTING.md': 'contributing.md',
   'CHANGELOG.md': 'changes.md',
 }
+PICTURE = re.compile(  # one picture for light pages and one for dark ones
+  r'<picture>\s*<source [^>]*srcset="docs/([^"]+)">\s*<img src="docs/([^"]+)"([^>]*)>\s*</picture>'
+)
 LINK = re.compile(r'(\]\()([^)\s:#]+)((?:#[^)\s]*)?\))')
 
 
@@ -42,5 +46,6 @@ def on_page_markdown(markdown, page, config, files):
     path = posixpath.normpath(posixpath.join(posixpath.dirname(here), match[2]))
     return f'`{path}`' if (ROOT / path).is_file() and not path.endswith(('.md', '.png')) else match[0]
 
+  markdown = PICTURE.sub(r'<img src="\2#only-light"\3><img src="\1#only-dark"\3>', markdown)
   markdown = re.sub(r'\[([^\]]+)\]\(([^)\s:#]+)\)', without, markdown)
   return LINK.sub(moved, markdown)

@@ -1,5 +1,7 @@
-"""The examples of docs/extending.md work as printed: a regime, an objective, a set and its task."""
+"""The examples of docs/extending.md and data.md work as printed: regime, objective, tasks, PyTorch model."""
 
+import json
+import pathlib
 import re
 import runpy
 
@@ -110,6 +112,15 @@ def test_own_values_of_differing_lengths(folder, capsys):
   answers = load_run('runs').predict(noisy['inputs'], noisy['lengths'])
   wanted = load_run('runs').predict(batch['inputs'], batch['lengths'])
   np.testing.assert_array_equal(answers.probabilities, wanted.probabilities)
+
+
+def test_predictions_of_a_pytorch_model_join(folder):
+  pytest.importorskip('torch', reason='PyTorch is not installed')
+  stripes.prepare_stripes(folder / 'data', examples=64)
+  runpy.run_path('my_torch.py', run_name='__main__')
+  words = ['record', '--predictions=predictions.npz', '--out=runs/torch', '--task=stripes', '--data_dir=data']
+  assert cli.main([*words, '--model=conv', '--regime=scratch', '--seed=0', '--source=my_torch.py']) == 0
+  assert json.loads(pathlib.Path('runs/torch/result.json').read_text())['metrics']['test']['examples'] == 2000
 
 
 @pytest.mark.slow

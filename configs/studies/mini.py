@@ -82,10 +82,10 @@ SEARCHED = {  # part: title, tasks, models, arms, about
     TASKS,
     MODELS,
     ARMS,
-    'Tasks of 128 to 256 positions with few labels, models of about 70,000 parameters. From scratch a '
-    'model may take as many steps as pretraining and finetuning together, and stops before where validation '
-    'no longer improves. Every arm has the learning rate that its validation chose on other seeds. How much '
-    'does self-pretraining on the same training inputs gain, and do the models change places?',
+    'Tasks of 128 to 256 positions with few labels, models of about 70,000 parameters. Training from scratch '
+    'is compute-tied: it may take as many steps as pretraining and finetuning together, and stops before '
+    'where validation no longer improves. Every arm has the learning rate that its validation chose on other '
+    'seeds. How much does self-pretraining on the same training inputs gain, and do models change places?',
   ),
   'arms': (
     'LRA-mini in all arms',
@@ -205,9 +205,9 @@ def _labels(name) -> Study:
     name,
     'LRA-mini with fewer labels',
     found,
-    about='Is self-pretraining worth more where labels are few? Reviews of 255 characters; from scratch a '
-    f'model may take as many steps as pretraining ({recipe.PRETRAIN_STEPS:,}) and finetuning '
-    f'({recipe.FINETUNE_STEPS:,}) together.',
+    about='Is self-pretraining worth more where labels are few? Reviews of 255 characters; training '
+    f'from scratch is compute-tied: it may take as many steps as pretraining ({recipe.PRETRAIN_STEPS:,}) and '
+    f'finetuning ({recipe.FINETUNE_STEPS:,}) together.',
     seeds=SEEDS,
     chart=Chart('share of the training examples', 'test accuracy', log=True),
   )

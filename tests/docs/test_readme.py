@@ -1,8 +1,6 @@
-"""The examples of the README work as printed: a mixer, a set and its task, a PyTorch model."""
+"""The mixer of the README works as printed, and its numbers are those of the project."""
 
-import importlib.util
 import json
-import os
 import pathlib
 import re
 import subprocess
@@ -13,6 +11,7 @@ import pytest
 from data_prep.sources import stripes
 from lra_spt.cli import main as cli
 from lra_spt.report import published
+from lra_spt.report.pages import leaderboard
 from lra_spt.report.runs import run_folder
 
 STAGE = {'max_steps': 2, 'evaluate_every': 2, 'batch_size': 16}
@@ -35,11 +34,6 @@ def train(register, config, workdir, *flags):
   words = ['train', f'--register={register}', f'--config={config}', f'--workdir={workdir}']
   assert cli.main([*words, *SHORT, *flags]) == 0
   return json.loads((pathlib.Path(workdir) / 'result.json').read_text())
-
-
-def run_file(repository, name):
-  environment = os.environ | {'PYTHONPATH': os.pathsep.join([str(repository), *sys.path])}
-  subprocess.run([sys.executable, name], env=environment, check=True, timeout=300)
 
 
 def test_no_number_is_still_to_come(repository):
@@ -67,24 +61,6 @@ def test_own_mixer_trains(folder, regime):
   assert result['config']['model']['mixer'] == {'name': 'moving_average'}
 
 
-def test_own_data_trains(folder, repository):
-  (folder / 'raw').mkdir()
-  run_file(repository, 'my_data.py')
-  assert cli.main(['prepare', 'npz', '--name=waves', '--raw_dir=raw', '--data_dir=data']) == 0
-  result = train('my_data.py', 'configs/demo.py:model=s4', 'runs/w', '--config.task=waves')
-  assert (result['task'], result['splits']) == ('waves', 'random')
-  assert result['metrics']['test']['examples'] == 100
-
-
-@pytest.mark.skipif(importlib.util.find_spec('torch') is None, reason='PyTorch is not installed')
-def test_predictions_of_a_pytorch_model_join(folder, repository):
-  stripes.prepare_stripes(folder / 'data', examples=64)
-  run_file(repository, 'my_torch.py')
-  words = ['record', '--predictions=predictions.npz', '--out=runs/torch', '--task=stripes', '--data_dir=data']
-  assert cli.main([*words, '--model=conv', '--regime=scratch', '--seed=0', '--source=my_torch.py']) == 0
-  assert json.loads(pathlib.Path('runs/torch/result.json').read_text())['metrics']['test']['examples'] == 2000
-
-
 def test_averages_are_those_that_the_paper_prints(repository):
   text = ' '.join((repository / 'README.md').read_text(encoding='utf-8').split())
   rotary, s4 = (
@@ -92,7 +68,7 @@ def test_averages_are_those_that_the_paper_prints(repository):
     for model in ('Transformers + Rotary', 'S4')
   )
   assert 'rises from {:.1f} to {:.1f} %'.format(*rotary) in text
-  assert 'S4 from {:.1f} to a printed {:.1f} %'.format(*s4) in text
+  assert 'S4 from {:.1f} to {:.1f} %'.format(*s4) in text
 
 
 def test_the_readme_counts_the_mixers(repository):
@@ -102,3 +78,22 @@ def test_the_readme_counts_the_mixers(repository):
   listed = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True).stdout
   others = [line for line in listed.splitlines() if 'not in the paper' in line or 'with this mixer' in line]
   assert f'and {len(others)} more mixers' in (repository / 'README.md').read_text(encoding='utf-8')
+
+
+def test_the_readme_counts_checked_models_and_published_rows(repository):
+  text = ' '.join((repository / 'README.md').read_text(encoding='utf-8').split())
+  models = (repository / 'docs' / 'models.md').read_text(encoding='utf-8')
+  bounds = [float(bound) for bound in re.findall(r'\| (\de-\d) \|$', models, re.MULTILINE)]
+  assert f'{len(bounds)} models are checked against published code' in text
+  near = sum(bound <= 5e-6 for bound in bounds)
+  assert f'gradients of {near} to 5e-6 and of the others to {max(bounds):.0e}'.replace('e-0', 'e-') in text
+  rows = leaderboard.distinct(leaderboard.rows())
+  assert f'your runs among {len(rows)} published rows' in text
+  assert sum(bool(row.problem) for row in rows) == 9  # nine
+
+
+def test_the_readme_counts_the_tests(request, repository):
+  """Every process of the whole suite collects all of its tests; that of one file knows only its own."""
+  assert 'more than 4,500 tests' in (repository / 'README.md').read_text(encoding='utf-8')
+  collected = len(request.session.items)
+  assert collected < 2000 or collected > 4500

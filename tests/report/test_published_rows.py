@@ -68,7 +68,7 @@ def test_one_line_writes_every_address(repository, owner):
 def test_setup_gives_no_address_before_there_is_one(packaged):
   told = packaged('')
   assert set(told['project_urls']) == {'Paper'}
-  assert '](docs/images/front.png)' in told['long_description']
+  assert 'src="docs/images/front.png"' in told['long_description']
 
 
 def test_setup_gives_addresses_that_lead_to_files(packaged, repository):
@@ -89,4 +89,6 @@ def test_setup_gives_addresses_that_lead_to_files(packaged, repository):
   ]
   assert len(paths) > 20
   assert [path for path in paths if not (repository / path).exists()] == []
-  assert f'{pictures}docs/images/front.png' in links
+  for picture in re.findall(r'\bsrc(?:set)?="([^"]+)"', told['long_description']):
+    assert (repository / picture.removeprefix(pictures)).is_file()
+    assert picture.startswith(pictures)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lra_spt.cli import main as cli
+from lra_spt.cli.commands import train
 from lra_spt.config import loading
 from lra_spt.data import examples
 from lra_spt.data.tasks import get_task
@@ -72,3 +73,16 @@ def test_training_from_scratch_can_be_tied_to_both_stages():
   assert steps[0] == steps[1] == tied - pretrained
   with pytest.raises(ConfigError, match='tied=true is for regime=scratch, not for regime=masked'):
     loading.load('configs/demo.py:regime=masked,tied=true')
+
+
+@pytest.mark.parametrize(
+  ('words', 'arm'),
+  [
+    (['--config=configs/demo.py:regime=scratch,tied=true'], 'scratch, compute-tied'),
+    (['--config=configs/demo.py:regime=scratch,tied=true,causal=true'], 'scratch, causal form, compute-tied'),
+    (['--config=configs/demo.py:regime=scratch,tied=true', '--config.finetune.max_steps=9'], None),
+    (['--config=configs/demo.py:regime=scratch'], None),
+  ],
+)
+def test_a_run_by_hand_is_called_compute_tied_where_it_is_alone(words, arm):
+  assert train._arm(train.parser().parse_args([*words, '--workdir=w'])) == arm

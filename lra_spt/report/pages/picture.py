@@ -57,7 +57,8 @@ def _panel(cells, pairs, score):
   by_model = {}
   for cell in cells:
     by_model.setdefault(cell.arm.model, []).append(cell)
-  height = y + sum(NAME + LANE * len(same) for same in by_model.values())
+  titled = {model: len(set(map(_style, same))) < len(same) for model, same in by_model.items()}
+  height = y + sum(NAME + (LANE + NAME * titled[model]) * len(same) for model, same in by_model.items())
   drawn.append(_scale(x, score.title + (', %' if score.is_share else ''), SCORES, height, scale, 4))
   if gains:
     drawn.append(_scale(g, 'Gain' + (', points' if score.is_share else ''), GAINS, height, scale, 3))
@@ -72,6 +73,10 @@ def _panel(cells, pairs, score):
     drawn.append(f'<text class="name" x="0" y="{y + 12}">{escape(model_name(model))}</text>')
     y += NAME
     for cell in same:
+      if titled[model]:  # colours do not tell these rows apart
+        y += NAME
+        title = cell.row.removeprefix(f'{model_name(model)}, ')
+        drawn.append(f'<text class="row" x="10" y="{y - 3}">{escape(title)}</text>')
       middle, colour = y + LANE / 2 - 1, f'var(--line-{_style(cell).colour})'
       dots[cell] = x(cell.arm.score.estimate), middle
       label = (
@@ -80,7 +85,7 @@ def _panel(cells, pairs, score):
       drawn.append(_bar(x, cell.arm.score, middle, colour, label))
       if pair := pairs.get(cell):
         direction = {'better': 'var(--good)', 'worse': 'var(--bad)', '': 'var(--faint)'}[pair.direction]
-        if pair.scratch in dots:
+        if pair.scratch in dots and not titled[model]:
           drawn.append(_arrow(dots[pair.scratch], dots[cell], direction))
         label = f'{cell.row} over {pair.scratch.row}: {score.gain(pair.interval)}; {pair.verdict}'
         drawn.append(_bar(g, pair.interval, middle, direction, label))

@@ -225,10 +225,6 @@ def on_intervals(table) -> list[str]:
       'Protocol paper repeats the published code\u2019s behaviours, some of which flatter or blur results; '
       'protocol clean is the one to quote.'
     )
-  if any(run.still_improving for run in table.runs):
-    sentences.append(
-      'Still improving: the best validation was the last one, so more steps may give a higher score.'
-    )
   return [*sentences, *of.apart]
 
 

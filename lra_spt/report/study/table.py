@@ -230,6 +230,10 @@ def read_table(workdir) -> ResultTable:
   workdir = files.place(workdir)
   record = read_record(workdir)
   cells = {(entry['row'], entry['column']): _cell(workdir, entry) for entry in record['cells']}
+  run = [cell for cell in cells.values() if cell.runs]
+  for cell in run:
+    if any(cell.key.is_tied_to(other.key) for other in run if other.column == cell.column):
+      cell.record['training'] = f'{cell.key.name}, compute-tied'
   return ResultTable(workdir, record, cells)
 
 
