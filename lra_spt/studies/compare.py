@@ -17,9 +17,11 @@ from lra_spt.config import loading, user_files
 from lra_spt.data import examples
 from lra_spt.data.tasks import get_task, is_own
 from lra_spt.errors import ConfigError, MissingFile
+from lra_spt.report import export
 from lra_spt.report.runs import run_folder
-from lra_spt.report.study import archive
-from lra_spt.report.study.arms import duration
+from lra_spt.report.study import archive, text
+from lra_spt.report.study.arms import duration, scaled
+from lra_spt.report.study.table import ResultTable
 from lra_spt.studies import runner, search, study
 from lra_spt.studies.study import folder_of
 
@@ -38,10 +40,12 @@ def recipe():
 
 
 def load(models, tasks='', regimes='', quick=False) -> study.Study:
-  """The study of the recipe for these models; tasks, regimes: joined by commas, '' for the default."""
+  """The study of the recipe about the first of these models; tasks, regimes: joined by commas, '' for the
+  default."""
   choice = {'models': '+'.join(models), 'tasks': tasks, 'regimes': regimes, 'quick': 'true' * quick}
   words = (f'{key}={value.replace(",", "+")}' for key, value in choice.items() if value)
-  return study.load(f'{RECIPE}:{",".join(words)}')
+  chosen = study.load(f'{RECIPE}:{",".join(words)}')
+  return dataclasses.replace(chosen, title=f'{models[0]} on {chosen.title}', focus=models[0])
 
 
 def prepare(chosen: study.Study, data_dir) -> None:
@@ -181,6 +185,20 @@ def without(chosen: study.Study, jobs) -> tuple[study.Study, str]:
   return dataclasses.replace(chosen, cells=cells, about=f'{chosen.about} {sentence}'), sentence
 
 
+def markdown(table: ResultTable) -> str:
+  """The table, then gain and cost of every cell, then the conclusions."""
+  gains = {pair.pretrained: pair.score.with_limits(pair.interval) for pair in table.findings.pairs}
+  rows = []
+  for cell in (cell for cell in table.cells.values() if cell.arm):
+    parameters = cell.arm.mean(lambda run: run.result.get('parameters'))
+    operations = cell.arm.mean(lambda run: run.total('flops'))
+    shown = '\u2013' if parameters is None else f'{parameters:,.0f}'
+    rows.append((cell.row, cell.column, gains.get(cell, ''), shown, scaled(operations, 'FLOP')))
+  head = ('', '', 'gain (95 %)', 'parameters', 'operations of training')
+  more = export.to_markdown('Gains and cost', head, rows, text.conclusions(table))
+  return f'{export.text(table, "markdown")}\n{more}'
+
+
 def costs(chosen: study.Study, names, workdir, overrides) -> dict:
   """Seconds of the cells with these folders, see `estimate.seconds_of_cells`."""
   from lra_spt.studies import budget, estimate
@@ -193,7 +211,7 @@ def costs(chosen: study.Study, names, workdir, overrides) -> dict:
 def outlook(cells: dict, jobs, processes: int) -> str:
   """A sentence on when the first row and all rows will be there; cells: from `costs`."""
   if not cells:
-    return 'Steps are too large to be measured here, so there is no estimate.' if jobs else ''
+    return 'Steps are too large to be measured here, so there is no estimate.'
   names = {folder_of(job.cell): job.place for job in jobs}
   first = min(cells, key=cells.get)
   return (

@@ -32,6 +32,7 @@ def record(study: Study, chosen: Sequence[Job], searched: Mapping[str, list] | N
     'chart': study.chart and dataclasses.asdict(study.chart),
     'show': study.show,
     'smoke': study.smoke,
+    'focus': study.focus,
     'cells': [
       {
         'row': cell.row,

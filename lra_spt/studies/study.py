@@ -123,6 +123,7 @@ class Study:
     search: values that validation chooses for every cell without a search of its own; None if the configs
       set all values.
     smoke: the runs take only a few steps, see `shortened`.
+    focus: name of the model that the conclusions are about; '' for all.
   """
 
   name: str
@@ -135,6 +136,7 @@ class Study:
   show: str = ''
   search: Search | None = None
   smoke: bool = False
+  focus: str = ''
 
   def __post_init__(self):
     if not NAME.fullmatch(self.name):

@@ -16,6 +16,7 @@ from lra_spt.report.statistics import bootstrap
 from lra_spt.report.study import notes, sentences
 from lra_spt.report.study import table as studies
 from lra_spt.report.study.record import claim, read_record
+from lra_spt.report.study.text import conclusions
 from lra_spt.report.study.text import text as text_of
 
 
@@ -73,6 +74,23 @@ def test_p_counts_the_comparisons_that_have_not_run(study):
   before, after = ({(one.name, one.place): one for one in found.pairs} for found in (part, whole))
   assert all(after[key].significant for key, one in before.items() if one.significant)
   assert any(one.significant for one in before.values())
+
+
+def test_conclusions_may_be_about_one_model(study):
+  """p stays that of all comparisons of the page."""
+  read = study(3)
+  table, path = read(), study.folder / run_folder.STUDY
+  files.write_json(path, read_record(study.folder) | {'focus': 's5'})
+  about = read()
+  assert [pair.adjusted for pair in about.main_findings.pairs] == [
+    pair.adjusted for pair in table.findings.pairs if pair.name == 'S5'
+  ]
+  assert len(about.main_findings.differences) == 2 * 2 * 4  # from others, in two columns and two ways
+  shown = conclusions(about)
+  assert 'raises' in shown[0]
+  assert ' S5 on ' in shown[0]
+  assert shown[1].startswith('Significant differences between models')
+  assert not any('mean gain' in sentence or 'lead' in sentence for sentence in shown)
 
 
 def test_places_come_in_the_order_of_the_table(tmp_path):

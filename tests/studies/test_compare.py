@@ -19,7 +19,7 @@ FOLDER = 'configs/studies/'
 
 def test_the_recipe():
   plan = compare.load(['mingru', 's4'])
-  assert plan.name == 'compare_1'
+  assert (plan.name, plan.focus) == ('compare_1', 'mingru')
   assert plan.columns == ['ListOps', 'Pathfinder']
   assert plan.rows == ['mingru, scratch', 'mingru, masked', 'S4, scratch', 'S4, masked']
   assert 'which favours other models slightly' in plan.about
@@ -187,6 +187,8 @@ def test_a_smoke_run_ends_with_a_page_and_a_table(tmp_path, capsys):
   printed = capsys.readouterr().out
   assert 'the first row, ' in printed
   assert (tmp_path / 'w/report.html').exists()
-  assert '| mingru, masked |' in (tmp_path / 'w/compare.md').read_text()
+  table = (tmp_path / 'w/compare.md').read_text()
+  assert '| mingru, masked | smoke run |' in table
+  assert '**Gains and cost**' in table
   about = json.loads((tmp_path / 'w/study.json').read_text())['about']
   assert 'mingru is as large as transformer_rotary, by parameters' in about

@@ -38,10 +38,9 @@ def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
   flags.register(arguments)
   from lra_spt import files
-  from lra_spt.report import export
   from lra_spt.report.runs import run_folder
   from lra_spt.report.study.any_folder import read_any
-  from lra_spt.studies import compare, study
+  from lra_spt.studies import compare, runner, study
   from lra_spt.studies.study import folder_of
 
   workdir = run_folder.local_folder(arguments.workdir, '--workdir')
@@ -67,11 +66,12 @@ def main(argv: list[str]) -> int:
       jobs = [job for job in jobs if job not in missing]
       chosen, sentence = compare.without(chosen, missing)
       print(sentence)
-  names = {folder_of(job.cell) for job in jobs}
-  costs = compare.apart(compare.costs, arguments.register, chosen, names, workdir, arguments.overrides)
-  print(compare.outlook(costs, jobs, arguments.processes), flush=True)
+  costs, left = {}, {folder_of(job.cell) for job in jobs if runner.state(workdir, job) != runner.FINISHED}
+  if left:
+    costs = compare.apart(compare.costs, arguments.register, chosen, left, workdir, arguments.overrides)
+    print(compare.outlook(costs, jobs, arguments.processes), flush=True)
   status = study_command.run(chosen, jobs, workdir, arguments, compare.by_cost(costs, workdir))
   path = workdir / 'compare.md'
-  files.write_text(path, export.text(read_any(workdir), 'markdown'))
+  files.write_text(path, compare.markdown(read_any(workdir)))
   print(f'The table as Markdown is in {path}')
   return status

@@ -41,7 +41,7 @@ def view(table: tables.ResultTable, story: str = '') -> dict:
   record = table.record
   return {
     'heading': f'Study {record["study"]}, {text.counted(table)}' if table.is_study else text.counted(table),
-    'headline': document.unbroken(headline(table.findings)),
+    'headline': document.unbroken(headline(table.main_findings)),
     'story': [part.strip() for part in (story or record['about']).split('\n\n') if part.strip()],
     'cautions': notes.cautions(table),
     'failures': notes.failures(table),

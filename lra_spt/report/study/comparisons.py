@@ -229,3 +229,15 @@ class StudyFindings:
   apart: tuple[str, ...]
   mismatched: bool
   unrun: dict[str, int]
+
+  def of_model(self, model: str) -> 'StudyFindings':
+    """The findings about one model: its gains, and its differences from others that were trained alike."""
+    return dataclasses.replace(
+      self,
+      pairs=tuple(pair for pair in self.pairs if pair.pretrained.arm.model == model),
+      means=(),
+      gaps=(),
+      differences=tuple(one for one in self.differences if model in (c.arm.model for c in one.cells)),
+      rankings=(),
+      successes=tuple(one for one in self.successes if one.cell.arm.model == model),
+    )

@@ -85,6 +85,7 @@ class StudyRecord:
   cells: list[CellRecord]
   chart: Chart | None = None
   smoke: bool = False
+  focus: str = ''
   register: list[str] = dataclasses.field(default_factory=list)
 
 

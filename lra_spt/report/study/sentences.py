@@ -13,8 +13,9 @@ def sentences(findings: StudyFindings, cells=()) -> list[str]:
   for regime in dict.fromkeys(pair.regime for pair in findings.pairs):
     lines.append(_gains(regime, [pair for pair in findings.pairs if pair.regime == regime and pair.main]))
   lines += _means(findings.means)
-  lines += _changes('gain along the chart', findings.growths) or _changes('lead of a model', findings.gaps)
-  lines += [] if findings.pairs else _best(cells, findings.apart) + _differences(findings.differences)
+  changes = _changes('gain along the chart', findings.growths) or _changes('lead of a model', findings.gaps)
+  lines += changes + ([] if findings.pairs else _best(cells, findings.apart))
+  lines += [] if changes else _differences(findings.differences)
   lines += _failing(findings.successes)
   if any(len(pair.seeds) == 1 for pair in findings.pairs):
     lines.append(ONE_SEED)
@@ -155,7 +156,7 @@ def _differences(differences):
   best, count = max(differences, key=clearest), sum(one.significant for one in differences)
   return [
     f'Significant differences between models that were trained alike: {count} of {len(differences)} '
-    f'({HOLM}); the clearest: {best.names[0]} over {best.names[1]} on {best.place}, {_effect(best)}.'
+    f'({HOLM}); the clearest: {best.names[0]} against {best.names[1]} on {best.place}, {_effect(best)}.'
   ]
 
 

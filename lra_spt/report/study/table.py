@@ -171,6 +171,12 @@ class ResultTable:
     return findings(self.cells.values())
 
   @functools.cached_property
+  def main_findings(self) -> StudyFindings:
+    """`findings` or, of a study that is about one model, those about it."""
+    model = self.record.get('focus')
+    return self.findings.of_model(model) if model else self.findings
+
+  @functools.cached_property
   def conventions(self) -> list[str]:
     """Names of the averages that the table shows: the three of `AVERAGES` if it has all tasks of the Long
     Range Arena, else the mean over its columns."""

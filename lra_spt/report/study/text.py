@@ -32,7 +32,7 @@ def text(table: tables.ResultTable) -> str:
   marked = [f'! {sentence}' for sentence in marked]
   blocks = [
     [heading(table)],
-    _wrapped([headline(table.findings)]),
+    _wrapped([headline(table.main_findings)]),
     body,
     _wrapped(marked),
     _wrapped(conclusions(table)),
@@ -57,7 +57,7 @@ def counted(table: tables.ResultTable) -> str:
 
 def conclusions(table: tables.ResultTable) -> list[str]:
   """The sentences of page and terminal; none without a finished run."""
-  return sentences(table.findings, table.cells.values()) if table.runs else []
+  return sentences(table.main_findings, table.cells.values()) if table.runs else []
 
 
 def cell_text(cell: tables.TableCell) -> str:
