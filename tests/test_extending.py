@@ -1,9 +1,13 @@
 """The examples of docs/extending.md and data.md work as printed: regime, objective, tasks, PyTorch model."""
 
+import importlib.util
 import json
+import os
 import pathlib
 import re
 import runpy
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -114,10 +118,11 @@ def test_own_values_of_differing_lengths(folder, capsys):
   np.testing.assert_array_equal(answers.probabilities, wanted.probabilities)
 
 
-def test_predictions_of_a_pytorch_model_join(folder):
-  pytest.importorskip('torch', reason='PyTorch is not installed')
+@pytest.mark.skipif(importlib.util.find_spec('torch') is None, reason='PyTorch is not installed')
+def test_predictions_of_a_pytorch_model_join(folder, repository):
   stripes.prepare_stripes(folder / 'data', examples=64)
-  runpy.run_path('my_torch.py', run_name='__main__')
+  environment = os.environ | {'PYTHONPATH': os.pathsep.join([str(repository), *sys.path])}
+  subprocess.run([sys.executable, 'my_torch.py'], env=environment, check=True, timeout=300)
   words = ['record', '--predictions=predictions.npz', '--out=runs/torch', '--task=stripes', '--data_dir=data']
   assert cli.main([*words, '--model=conv', '--regime=scratch', '--seed=0', '--source=my_torch.py']) == 0
   assert json.loads(pathlib.Path('runs/torch/result.json').read_text())['metrics']['test']['examples'] == 2000
