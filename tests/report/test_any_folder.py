@@ -167,7 +167,7 @@ def test_models_that_were_trained_alike_are_compared(write_run, tmp_path):
   assert one.verdict == 'better'
   assert 'DLR, scratch, protocol paper' in table.rows
   assert {'toy, accuracy', 'toy, r2'} == {*table.columns}
-  assert 'S4 over Transformer' in text(table)
+  assert 'S4 against Transformer' in text(table)
 
 
 def test_other_test_examples_leave_out_their_gain_only(write_run, tmp_path, capsys):

@@ -4,7 +4,10 @@ from lra_spt.report.study.comparisons import StudyFindings
 
 MOST = 5
 HOLM = 'Holm-adjusted p \u2264 0.05'
-ONE_SEED = 'One seed compares two runs, not two ways of training: another seed may reverse the result.'
+ONE_SEED = (
+  'One seed compares two runs, not two ways of training: another seed may reverse the result, whatever p '
+  'McNemar\u2019s test gives to the two runs.'
+)
 
 
 def sentences(findings: StudyFindings, cells=()) -> list[str]:
@@ -166,7 +169,8 @@ def _failing(successes):
     return []
   listed = [f'{one.beating} of {one.total} for {one.cell.row} on {one.place}' for one in failing[:3]]
   more = f' and fewer than all in {len(failing) - 3} more cells' if len(failing) > 3 else ''
-  return [f'Seeds that beat the constant answer: {", ".join(listed)}{more}.']
+  constant = dict.fromkeys(one.cell.score.constant for one in failing)
+  return [f'Seeds that beat the constant answer ({" or ".join(constant)}): {", ".join(listed)}{more}.']
 
 
 def _power(findings):
