@@ -449,6 +449,16 @@ def test_what_runs_say_of_themselves_stands_beside_their_study(study):
   assert cli.main(['report', f'--workdir={study.folder}']) == 1
 
 
+def test_training_from_scratch_with_the_steps_of_both_stages_is_compute_tied(study):
+  read = study(1)
+  assert read().cells['S4', 'Image'].training == 'scratch'
+  change(study.folder, 's4_scratch', config={'finetune': {'max_steps': 900}})
+  change(study.folder, 's4_masked', config={'pretrain': {'max_steps': 500}, 'finetune': {'max_steps': 400}})
+  table = read()
+  assert table.cells['S4', 'Image'].training == 'scratch, compute-tied'
+  assert ', same compute from scratch ' in sentences.headline(table.findings)
+
+
 def test_one_seed_speaks_of_runs(study):
   table = study(1)()
   assert sentences.ONE_SEED in sentences.sentences(table.findings)
