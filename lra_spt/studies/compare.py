@@ -191,9 +191,10 @@ def markdown(table: ResultTable) -> str:
   rows = []
   for cell in (cell for cell in table.cells.values() if cell.arm):
     parameters = cell.arm.mean(lambda run: run.result.get('parameters'))
-    operations = cell.arm.mean(lambda run: run.total('flops'))
     shown = '\u2013' if parameters is None else f'{parameters:,.0f}'
-    rows.append((cell.row, cell.column, gains.get(cell, ''), shown, scaled(operations, 'FLOP')))
+    operations = scaled(cell.arm.mean(lambda run: run.total('flops')), 'FLOP')
+    bound = '\u2265 ' * any(run.flops_at_least for run in cell.runs)
+    rows.append((cell.row, cell.column, gains.get(cell, ''), shown, bound + operations))
   head = ('', '', 'gain (95 %)', 'parameters', 'operations of training')
   more = export.to_markdown('Gains and cost', head, rows, text.conclusions(table))
   return f'{export.text(table, "markdown")}\n{more}'

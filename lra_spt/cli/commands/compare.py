@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
     chosen = compare.apart(compare.matched, arguments.register, chosen, arguments.model, arguments.match)
   jobs = study.jobs(chosen, overrides=arguments.overrides)
   if alone:
-    print('There are no baselines for --quick and --smoke; leave it out for the recipe.')
+    print(f'Baselines are shown without --{"quick" if arguments.quick else "smoke"}.')
   else:
     compare.restore(jobs, workdir)
     baselines = [job for job in jobs if job.config.model.name != arguments.model]
