@@ -45,8 +45,8 @@ ABOUT = (
 )
 SEARCHED = f'Validation on another seed chose learning rates from {", ".join(f"{rate:g}" for rate in RATES)}.'
 FIXED = (
-  'Baselines have the learning rates of LRA-mini, chosen from two by shorter runs, which favours other models '
-  'slightly.'
+  'Baselines have the learning rates of LRA-mini, chosen from two by shorter runs, which favours other '
+  'models slightly.'
 )
 QUICK_ABOUT = (
   f'A quick look: one task, one seed, {QUICK_STEPS["finetune"]:,} steps of finetuning and a fixed learning '
