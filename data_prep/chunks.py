@@ -212,7 +212,7 @@ def _run_beam(make_missing, chunks, workers, beam_options, bar):
 
 
 @contextlib.contextmanager
-def _following(chunks, bar, seconds=1):
+def _following(chunks, bar):
   """Moves the bar by the files that exist, because Beam reports nothing while it runs."""
   done = threading.Event()
 
@@ -221,7 +221,7 @@ def _following(chunks, bar, seconds=1):
     bar.update(sum(chunk.stop - chunk.start for chunk in chunks if chunk.path.name in names) - bar.n)
 
   def watch():
-    while not done.wait(seconds):
+    while not done.wait(1):  # second
       count()
 
   thread = threading.Thread(target=watch, daemon=True)

@@ -122,7 +122,7 @@ def array_size(file: BinaryIO) -> int:
   return math.prod(shape) * dtype.itemsize
 
 
-def shown(text: str, most: int = 200) -> str:
-  """A text from a file for a message: at most `most` characters on one line, without control characters."""
-  text = ''.join(character if character.isprintable() else ' ' for character in text[: most + 1])
-  return text if len(text) <= most else f'{text[:most]}...'
+def shown(text: str) -> str:
+  """A text from a file for a message: at most 200 characters on one line, without control characters."""
+  text = ''.join(character if character.isprintable() else ' ' for character in text[:201])
+  return text if len(text) <= 200 else f'{text[:200]}...'

@@ -165,6 +165,11 @@ def within(where: str):
     raise FieldError(f'{where}.{error.field}' if where else error.field, error.text) from error
 
 
+def one_line(error: BaseException) -> str:
+  """Returns the beginning of an error's text on one line, for a sentence that quotes it."""
+  return ' '.join(str(error).split())[:200]
+
+
 def counted(number: int, noun: str) -> str:
   """'1 group', '2,000 groups': a number with a noun whose plural adds an s."""
   return f'{number:,} {noun}{"s" * (number != 1)}'

@@ -1,7 +1,6 @@
 """Makes the tables of LRA-mini that pages show.
 
-A result of a study holds `cells`, `gains`, `means`, `leads` and so on (benchmarks/mini.py). Only cells whose
-seeds have all run are shown.
+A result of a study holds `cells`, `gains`, `means`, `leads` and so on (benchmarks/mini.py).
 """
 
 from benchmarks.tables.markdown import difference, percent, score, table
@@ -22,17 +21,6 @@ def of_study(name: str, result: dict, compared) -> dict[str, list[str]]:
   return {}
 
 
-def whole(result: dict) -> list[dict]:
-  """Returns the cells whose seeds have all run."""
-  return [cell for cell in result['cells'] if cell['seeds'] and not cell['state']]
-
-
-def model_and_arm(row: str) -> tuple[str, str]:
-  """Splits the row 'S4, scratch, causal form' into 'S4' and 'scratch, causal form'."""
-  model, _, arm = row.partition(', ')
-  return model, arm
-
-
 def _unique(values) -> list:
   return list(dict.fromkeys(values))
 
@@ -46,7 +34,7 @@ def arrows(result: dict) -> list[str]:
   """Shows scores before and after masked self-pretraining: a model a row, a task a column."""
   masked = [one for one in result['gains'] if one['regime'] == 'masked']
   columns = _unique(one['column'] for one in masked)
-  models = _unique(model_and_arm(cell['row'])[0] for cell in result['cells'])
+  models = _unique(cell['row'].partition(', ')[0] for cell in result['cells'])
   by = {(one['model'], one['column']): one for one in masked}
   rows = []
   for model in models:
@@ -62,29 +50,22 @@ def arrows(result: dict) -> list[str]:
 
 
 def longer(result: dict, compared: dict) -> list[str]:
-  """Shows scores and gains beside those of a study with shorter runs. compared: that study."""
-  here, there = (
-    {(cell['column'], *model_and_arm(cell['row'])): cell['score'] for cell in whole(study)}
-    for study in (result, compared)
-  )
-  before = {(one['column'], one['model']): one for one in compared['gains'] if one['regime'] == 'masked'}
-  rows = []
-  columns = _unique(one['column'] for one in result['gains'])
-  for column in columns:
-    of_column = [one for one in result['gains'] if one['column'] == column]
-    for one in of_column:
-      places = [(column, one['model'], arm) for arm in ('scratch', 'masked')]
-      pairs = [percent(some[place]) for place in places for some in (there, here)]
-      first = before[column, one['model']]
-      rows.append((f'{one["model"]}, {column}', *pairs, difference(first), difference(one)))
-    planned = {model_and_arm(cell['row'])[0] for cell in result['cells'] if cell['column'] == column}
-    if len(of_column) == len(planned):  # a mean over some would be of those that ran first
-      means = [
-        next(
-          difference(one) for one in study['means'] if (one['column'], one['regime']) == (column, 'masked')
-        )
-        for study in (compared, result)
-      ]
-      rows.append((f'mean, {column}', '', '', '', '', *means))
+  """Shows scores and gains of a study of one task beside those of a study with shorter runs, `compared`."""
+  column = result['gains'][0]['column']
+  scores, gains, means = [], [], []
+  for study in (compared, result):
+    here = [[one for one in study[key] if one['column'] == column] for key in ('cells', 'gains', 'means')]
+    scores.append({cell['row']: percent(cell['score']) for cell in here[0] if cell['seeds']})
+    gains.append({one['model']: difference(one) for one in here[1] if one['regime'] == 'masked'})
+    means += [difference(one) for one in here[2] if one['regime'] == 'masked']
+  rows = [
+    (
+      model,
+      *(of[f'{model}, {arm}'] for arm in ('scratch', 'masked') for of in scores),
+      *(of[model] for of in gains),
+    )
+    for model in gains[1]
+  ]
   names = 'scratch', 'scratch, longer', 'masked', 'masked, longer', 'gain, points (95 %)', 'gain, longer'
-  return table(('test accuracy, %', *names), rows)
+  heading = f'test accuracy on {column}, %'
+  return table((heading, *names), [*rows, ('mean', '', '', '', '', *means)])

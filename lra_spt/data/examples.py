@@ -14,11 +14,12 @@ from google.protobuf import message
 from lra_spt.data import fitting, prepared
 from lra_spt.data import splits as splits_lib
 from lra_spt.data.tasks import Task, Tokens, get_task
-from lra_spt.errors import DataError, FileAccessError, too_many_open_files, touching
+from lra_spt.errors import DataError, FileAccessError, one_line, too_many_open_files, touching
 
 SPLITS = splits_lib.SPLITS
 # A split of at most this many bytes stays in memory after decoding, so that later epochs cost one copy.
 CACHE_BYTES = 2 * 2**30
+CHUNK = 1024  # examples that `position_statistics` reads at a time
 PAUSES = (1.0, 4.0, 10.0)  # seconds between attempts to read a shard; after the last one it is an error
 _DECODED = ('inputs', 'lengths', 'label')
 
@@ -189,7 +190,7 @@ class Examples:
     }
 
 
-def position_statistics(examples: Examples, *, chunk: int = 1024) -> tuple[np.ndarray, np.ndarray]:
+def position_statistics(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
   """Mean and standard deviation (with n - 1) of the stored values at every position and channel of a split.
 
   Returns:
@@ -204,9 +205,9 @@ def position_statistics(examples: Examples, *, chunk: int = 1024) -> tuple[np.nd
     )
   shape = (examples.task.length, examples.task.channels)
   total, squares = np.zeros(shape), np.zeros(shape)
-  starts = range(0, len(examples), chunk)
+  starts = range(0, len(examples), CHUNK)
   for start in tqdm.tqdm(starts, desc='statistics of every position', unit=' chunks', disable=None):
-    positions = np.arange(start, min(start + chunk, len(examples)))
+    positions = np.arange(start, min(start + CHUNK, len(examples)))
     values = examples.gather(positions)['inputs'].reshape(-1, *shape).astype(np.float64)
     total += values.sum(0)
     squares += (values**2).sum(0)
@@ -305,7 +306,7 @@ class _Stored:
       # A wrong checksum (the reader does not name the file) or other features.
       except (RuntimeError, IndexError, LookupError, ValueError, message.Error) as error:
         raise DataError(
-          f'{self._paths[shard]} is damaged ({" ".join(str(error).split())[:200]}); remove its folder and '
+          f'{self._paths[shard]} is damaged ({one_line(error)}); remove its folder and '
           'prepare the data set again.'
         ) from error
     return records.tolist()
@@ -361,8 +362,7 @@ def open_source(folder: str, file: str) -> _Stored:
     except Exception as error:  # TFDS and protobuf each raise their own kinds
       if limited := too_many_open_files(error):
         raise limited from error
-      reason = ' '.join(str(error).split())[:200]
       raise DataError(
-        f'{prepared.INFO} or {prepared.FEATURES} in {folder} is damaged ({reason}); remove the folder and '
-        'prepare the data set again.'
+        f'{prepared.INFO} or {prepared.FEATURES} in {folder} is damaged ({one_line(error)}); remove the '
+        'folder and prepare the data set again.'
       ) from error

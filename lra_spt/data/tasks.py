@@ -21,17 +21,7 @@ import shlex
 
 import numpy as np
 
-from lra_spt.data.parts import (
-  ArraySpec,
-  Bytes,
-  ByteTokens,
-  Classes,
-  Groups,
-  Published,
-  Real,
-  Tokens,
-  Values,
-)
+from lra_spt.data.parts import ArraySpec, Bytes, ByteTokens, Classes, Groups, Published, Real, Tokens, Values
 from lra_spt.data.splits import Splits
 from lra_spt.errors import IMPORT_FIRST, ConfigError, DataError, FieldError, nearest
 

@@ -165,9 +165,9 @@ class _Watch:
 
 
 @contextlib.contextmanager
-def ended_at_abort(sentence: str, status: int = Interrupted.status):
+def ended_at_abort(sentence: str):
   """Ends the process with a sentence if C++ code aborts it within the context."""
-  restore = _at_abort(lambda: _end(sentence, status))
+  restore = _at_abort(lambda: _end(sentence, _AGAIN))
   try:
     yield
   finally:

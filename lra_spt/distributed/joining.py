@@ -11,7 +11,7 @@ import time
 import jax
 
 from lra_spt.distributed import heartbeat
-from lra_spt.errors import ConfigError
+from lra_spt.errors import ConfigError, one_line
 
 RESOLVE = 30.0  # seconds until the name of a host has to be known; that of a new pod comes late
 _ADDRESS = re.compile(r'(\[[\da-fA-F:.%\w]+\]|[^\s:/\[\]]+):(\d{1,5})')
@@ -137,5 +137,6 @@ def join(coordinator: str | None, processes: int | None, process: int | None, se
     remedy = 'start all of them again, each with a rank of its own'
     if 'RPC server' in str(error):
       remedy = 'set JAX_COORDINATOR_PORT to a port that is free, for all of them'
-    reason = ' '.join(str(error).split())[:200]
-    raise ConfigError(f'this process cannot join the others of its run ({reason}); {remedy}.') from error
+    raise ConfigError(
+      f'this process cannot join the others of its run ({one_line(error)}); {remedy}.'
+    ) from error

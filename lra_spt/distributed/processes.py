@@ -166,11 +166,11 @@ def first_says(answer: bool) -> bool:
   return bool(multihost_utils.broadcast_one_to_all(np.bool_(answer)))
 
 
-def first_chooses(numbers: list[int]) -> list[int]:
+def first_chooses(numbers: list, dtype=np.int32) -> list:
   """The numbers of the first process; every process must have equally many."""
   if jax.process_count() == 1 or not numbers:
     return numbers
-  return multihost_utils.broadcast_one_to_all(np.array(numbers, np.int32)).tolist()
+  return multihost_utils.broadcast_one_to_all(np.array(numbers, dtype)).tolist()
 
 
 def any_says(answer: bool) -> bool:

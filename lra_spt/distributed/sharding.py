@@ -21,7 +21,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from lra_spt.config.runtime import RuntimeSpec
 from lra_spt.distributed import processes
-from lra_spt.errors import ConfigError
+from lra_spt.errors import ConfigError, one_line
 
 ROWS = ('data', 'fsdp')  # the axes that split the rows of a batch
 MEMBER = 'member'  # the axis that splits runs which train together; only their mesh has it
@@ -328,8 +328,7 @@ def lacks_memory(error: BaseException) -> bool:
   if isinstance(error, MemoryError):
     return True
   words = r'RESOURCE_EXHAUSTED|Out of memory|OUT_OF_MEMORY'
-  begin = ' '.join(str(error).split())[:200]
-  return isinstance(error, jax.errors.JaxRuntimeError) and bool(re.search(words, begin))
+  return isinstance(error, jax.errors.JaxRuntimeError) and bool(re.search(words, one_line(error)))
 
 
 def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:

@@ -15,7 +15,15 @@ import re
 import socket
 import time
 
-from lra_spt.errors import ConfigError, DamagedFile, FileAccessError, InUse, TooManyOpenFiles, touching
+from lra_spt.errors import (
+  ConfigError,
+  DamagedFile,
+  FileAccessError,
+  InUse,
+  TooManyOpenFiles,
+  one_line,
+  touching,
+)
 
 LOCK = '.lock'
 NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # errors of flock on a file system without locks
@@ -192,8 +200,7 @@ def read_json(path, kind: str, advice: str) -> dict:
   except TooManyOpenFiles:
     raise
   except (ValueError, RecursionError) as error:
-    reason = ' '.join(str(error).split())[:200]
-    raise DamagedFile(f'{path} is not {kind} ({reason}); {advice}.') from error
+    raise DamagedFile(f'{path} is not {kind} ({one_line(error)}); {advice}.') from error
   return content
 
 

@@ -24,6 +24,7 @@ from etils import epath
 from lra_spt.errors import FileAccessError
 
 PATIENCE = 600.0  # seconds to wait for a bucket that does not answer
+PIECE = 64 * 2**20  # bytes
 # Retries of one request: few, so that guards are called again in time.
 _RETRIES = {'max_retries': 4, 'initial_delay': '500ms', 'max_delay': '4s'}
 _AWAY = ('ABORTED', 'UNAVAILABLE', 'DEADLINE_EXCEEDED', 'INTERNAL', 'UNKNOWN')
@@ -71,10 +72,10 @@ class BucketPath(type(epath.Path('gs://bucket'))):
       raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
     return stored.value
 
-  def pieces(self, size: int, piece: int = 64 * 2**20):
+  def pieces(self, size: int):
     """The content of a file of `size` bytes, in pieces; raises an EOFError if the file is shorter."""
-    for begin in range(0, size, piece):
-      yield self.read_bytes(begin, min(size, begin + piece))
+    for begin in range(0, size, PIECE):
+      yield self.read_bytes(begin, min(size, begin + PIECE))
 
   def read_text(self, encoding='utf-8', errors='strict'):
     return self.read_bytes().decode(encoding, errors)

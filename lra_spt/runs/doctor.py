@@ -25,7 +25,7 @@ from lra_spt.errors import (
   counted,
   too_many_open_files,
 )
-from lra_spt.report.runs import inside, restored, run_folder, unfinished
+from lra_spt.report.runs import inside, kernels, restored, run_folder, unfinished
 from lra_spt.report.runs import run as runs
 from lra_spt.report.study import notes
 from lra_spt.report.study import record as studies
@@ -123,7 +123,7 @@ def _examine_run(folder, health):
       'another --workdir.'
     )
   if (folder / run_folder.KERNELS).exists():
-    health.attempt(runs.read_kernels, folder / run_folder.KERNELS)
+    health.attempt(kernels.read_kernels, folder / run_folder.KERNELS)
   if (folder / run_folder.INSIDE).exists():
     health.attempt(inside.read_inside, folder / run_folder.INSIDE)
   health.attempt(restored.read_restored, folder)

@@ -24,7 +24,8 @@ from lra_spt.distributed import settings, sharding
 from lra_spt.errors import ConfigError, MissingFile, UserError
 from lra_spt.report.pages import plots, styles
 from lra_spt.report.runs import run_folder
-from lra_spt.report.runs.run import STAGE_NAMES, Kernels
+from lra_spt.report.runs.kernels import Kernels
+from lra_spt.report.runs.run import STAGE_NAMES
 from lra_spt.runs.build import RunSpec, stages_of, stored_run
 from lra_spt.runs.stage import Built
 from lra_spt.training import state as states

@@ -9,12 +9,11 @@ from typing import NoReturn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 
 from lra_spt.config.schema import NO_LIMIT
 from lra_spt.data import pipeline
 from lra_spt.distributed import processes, sharding
-from lra_spt.errors import ConfigError, Interrupted, NonFiniteError, UserError
+from lra_spt.errors import ConfigError, Interrupted, NonFiniteError, UserError, one_line
 from lra_spt.training import device_data, duration, population
 from lra_spt.training.checkpoints.background import Background
 from lra_spt.training.evaluate import evaluator_of
@@ -112,8 +111,8 @@ class StageLoop:
     with timing.on('checkpoints'):
       best = [member.checkpoints.load_best(member.built.abstract_state(self.mesh)) for member in members]
     with timing.on('evaluation'):
-      redraw = [int(state['step']) for state in best] if self.redraw_validation else None
-      measured = self._measured(members, population.stack(best, self.mesh), self.validation, redraw)
+      steps = [int(state['step']) for state in best]
+      measured = self._measured(members, population.stack(best, self.mesh), self.validation, steps)
     for member, state, found in zip(members, best, measured, strict=True):
       if isinstance(found, NonFiniteError):
         member.ends_with(found)
@@ -196,9 +195,7 @@ class StageLoop:
       chunk_start = step
       late = self._out_of_time(timing) if due else [False] * len(members)
       save = self.loop.checkpoint_every and step % self.loop.checkpoint_every == 0
-      evaluated = [
-        each.active and (self._is_due(step) or out) for each, out in zip(members, late, strict=True)
-      ]
+      evaluated = [one.active and (self._is_due(step) or out) for one, out in zip(members, late, strict=True)]
       if not (any(evaluated) or save or (due and self._save_is_due(timing.elapsed - saved))):
         continue
       with timing.on('steps'):
@@ -238,9 +235,8 @@ class StageLoop:
   def _controls(self, state, members) -> list[dict]:
     return population.numbers(state['control'], len(members), self.mesh)
 
-  def _save_is_due(self, seconds_since: float) -> bool:
-    minutes = self.loop.checkpoint_minutes
-    return bool(minutes) and processes.first_says(seconds_since >= 60 * minutes)
+  def _save_is_due(self, since: float) -> bool:
+    return bool(minutes := self.loop.checkpoint_minutes) and processes.first_says(since >= 60 * minutes)
 
   def _end_finished(self, members, state, step, timing, evaluated) -> None:
     """Ends members that have had all steps, no patience left, or, where `evaluated`, no time left."""
@@ -284,8 +280,7 @@ class StageLoop:
           yield send(chunks[0]), count, step == end
 
   def _batches(self):
-    """Returns two functions: one reads a member's batches from a step on, one sends k of them to the
-    devices."""
+    """Returns two functions: one reads a member's batches from a step on, one sends k of them to devices."""
     rows = sharding.local_rows(self.mesh, self.spec.batch_size)
 
     def read(member, step):
@@ -326,21 +321,19 @@ class StageLoop:
       raise self.members[0].error
 
   def _with_seconds(self, state, timing):
-    seconds = np.array(timing.seconds, np.float32)
-    if jax.process_count() > 1:  # every process has its own clock, but the state is one
-      seconds = np.asarray(multihost_utils.broadcast_one_to_all(seconds))
+    # Every process has its own clock, but the state is one.
+    seconds = np.array(processes.first_chooses(timing.seconds, np.float32), np.float32)
     seconds = population.from_numbers([*seconds], state['control']['seconds'], self.mesh)
     return state | {'control': state['control'] | {'seconds': seconds}}
 
   def _evaluate(self, members, step, state, timing, progress, evaluated) -> dict:
     self._guard(members, state)
-    redraw = [step] * len(members) if self.redraw_validation else None
     with timing.on('evaluation'):
       try:
-        measured = self._measured(members, state, self.validation, redraw)
+        measured = self._measured(members, state, self.validation, [step] * len(members))
         curves = [None] * len(members)
         if self.loop.training_examples:
-          curves = self._measured(members, state, self.some_of_training, whole=True)
+          curves = self._measured(members, state, self.some_of_training)
       except Interrupted:  # the resumed stage starts with this evaluation
         self._end(members, state, step, timing)
     controls, lines = self._controls(state, members), []
@@ -360,9 +353,9 @@ class StageLoop:
       progress.note(step, mean_of(lines))
     return state
 
-  def _measured(self, members, state, examples, redraw=None, whole=False) -> list:
-    seeds = [member.built.seed for member in members]
-    return self.evaluator.of_each(state, examples, seeds, redraw=redraw, whole=whole)
+  def _measured(self, members, state, examples, steps=None) -> list:  # steps: of validations only
+    seeds, redraw = [member.built.seed for member in members], steps if self.redraw_validation else None
+    return self.evaluator.of_each(state, examples, seeds, redraw=redraw, whole=steps is None)
 
   def _is_finite(self, member, step, *measured) -> bool:
     for error in measured:
@@ -399,8 +392,7 @@ def _naming_lack_of_memory(name: str, batch_size: int):
   except (MemoryError, jax.errors.JaxRuntimeError) as error:
     if not sharding.lacks_memory(error):
       raise
-    reason = ' '.join(str(error).split())[:200]
     raise ConfigError(
-      f'{name}.batch_size is {batch_size}, which does not fit into memory ({reason}); lower it, or '
+      f'{name}.batch_size is {batch_size}, which does not fit into memory ({one_line(error)}); lower it, or '
       'raise runtime.microbatches, or set runtime.remat=mixers or blocks'
     ) from error

@@ -11,7 +11,8 @@ from lra_spt.errors import DamagedFile
 from lra_spt.files import checksums
 from lra_spt.report.runs import restored, run_folder
 from lra_spt.report.runs.inside import Inside
-from lra_spt.report.runs.run import Kernels, read_run
+from lra_spt.report.runs.kernels import Kernels
+from lra_spt.report.runs.run import read_run
 from lra_spt.report.study.any_folder import read_any
 
 STAGE = 'finetune-0a1b2c3d'

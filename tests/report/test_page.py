@@ -10,7 +10,7 @@ from lra_spt.errors import DamagedFile
 from lra_spt.report.pages import charts, colours, report, styles
 from lra_spt.report.runs import restored
 from lra_spt.report.runs.inside import Inside, read_inside
-from lra_spt.report.runs.run import Kernels
+from lra_spt.report.runs.kernels import Kernels
 from lra_spt.report.study.any_folder import read_any
 from lra_spt.report.study.text import conclusions, text
 from tests.html_page import Page

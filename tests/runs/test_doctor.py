@@ -21,7 +21,7 @@ from lra_spt.data import prepared, tasks
 from lra_spt.distributed import sharding
 from lra_spt.errors import UserError
 from lra_spt.report.runs import restored, run_folder
-from lra_spt.report.runs.run import Kernels
+from lra_spt.report.runs.kernels import Kernels
 from lra_spt.report.study.any_folder import read_any
 from lra_spt.runs import doctor
 from lra_spt.training.checkpoints.digests import of_all

@@ -21,7 +21,7 @@ from lra_spt.models import register_mixer
 from lra_spt.report.pages import charts, figures, plots, sections
 from lra_spt.report.pages.styles import Style
 from lra_spt.report.runs import run_folder
-from lra_spt.report.runs.run import Kernels, read_kernels
+from lra_spt.report.runs.kernels import Kernels, read_kernels
 from lra_spt.runs import experiment, kernels
 from lra_spt.runs.build import build, resolve
 from lra_spt.runs.inside import look_inside

@@ -17,7 +17,7 @@ def kernel_png(kernels, title, style, path):
   """Writes the shown layers, a panel each: K_max against the lag, as initialised and as learned.
 
   Args:
-    kernels: a `run.Kernels`.
+    kernels: a `kernels.Kernels`.
     title: plain text.
     style: of the arm.
     path: file to write.

@@ -9,7 +9,7 @@ import numpy as np
 
 from lra_spt import files
 from lra_spt.config.values import is_number, is_whole
-from lra_spt.errors import DamagedFile
+from lra_spt.errors import DamagedFile, one_line
 from lra_spt.files import checksums
 from lra_spt.report.runs import run_folder
 
@@ -91,8 +91,9 @@ def read_inside(path) -> Inside:
     if wrong := _problem(inside):
       raise ValueError(wrong)
   except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-    short = f'{type(error).__name__}: {" ".join(str(error).split())}'[:160]
-    raise DamagedFile(f'{path} is not {kind} ({short}); {advice}.') from error
+    raise DamagedFile(
+      f'{path} is not {kind} ({type(error).__name__}: {one_line(error)}); {advice}.'
+    ) from error
   return inside
 
 

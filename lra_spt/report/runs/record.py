@@ -11,7 +11,7 @@ from lra_spt.config.protocol import get_protocol
 from lra_spt.config.regimes import get_regime
 from lra_spt.data import examples as examples_lib
 from lra_spt.data.tasks import Task, get_task
-from lra_spt.errors import ConfigError, DataError, MissingFile
+from lra_spt.errors import ConfigError, DataError, MissingFile, one_line
 from lra_spt.report.runs import metrics as test_metrics
 from lra_spt.report.runs import run_folder
 from lra_spt.report.statistics import intervals as statistics
@@ -167,7 +167,7 @@ def _read(path) -> dict[str, np.ndarray]:
         names = list(stored)
         arrays = {name: np.asarray(stored[name]) for name in ARRAYS if name in names}
   except Exception as error:  # zipfile, zlib and numpy each raise their own kinds
-    reason = ' '.join(str(error).split())[:160]
+    reason = one_line(error)
     if 'pickle' in reason:  # which NumPy advises to allow
       reason = 'it holds other things than arrays of numbers'
     raise DataError(

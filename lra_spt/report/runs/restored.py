@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from lra_spt import files
-from lra_spt.errors import DamagedFile
+from lra_spt.errors import DamagedFile, one_line
 
 NAME = 'restored.npz'
 
@@ -81,6 +81,5 @@ def read_restored(folder):
     return dataclasses.replace(inputs, step=int(inputs.step))
   except Exception as error:  # zipfile, zlib and numpy each raise their own kinds
     raise DamagedFile(
-      f'{path} is not what the demo writes ({" ".join(str(error).split())[:160]}); delete the file to do '
-      'without its pictures.'
+      f'{path} is not what the demo writes ({one_line(error)}); delete the file to do without its pictures.'
     ) from error

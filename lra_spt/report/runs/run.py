@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import json
-import math
 import pathlib
 
 import numpy as np
@@ -12,9 +10,9 @@ from lra_spt import files
 from lra_spt.config import loading
 from lra_spt.config.values import is_number
 from lra_spt.data import scorable
-from lra_spt.errors import DamagedFile, MissingFile
+from lra_spt.errors import DamagedFile, MissingFile, one_line
 from lra_spt.files import checksums
-from lra_spt.report.runs import inside, restored, run_folder
+from lra_spt.report.runs import inside, kernels, restored, run_folder
 from lra_spt.report.runs.arm_key import SHUFFLED, key_of
 from lra_spt.report.statistics import intervals as statistics
 from lra_spt.report.statistics.scores import SCORES
@@ -22,48 +20,6 @@ from lra_spt.report.statistics.scores import SCORES
 STAGES = run_folder.STAGES
 RECORDED = '\u2020'  # beside numbers that come from predictions made elsewhere
 STAGE_NAMES = {'pretrain': 'self-pretraining', 'finetune': 'finetuning'}
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Kernels:
-  """K_max of a run, the largest absolute value of a layer's kernels per lag (paper, section 3.6, Figure 4).
-
-  stage, step: whose best checkpoint was read. initialisation: 'structured' or 'random'. row: lags per image
-  row, 0 where the input is no image. lags: how many a figure shows. shown: the layers of a figure, from 1.
-  initial, learned: float [layers, L], all layers; NaN where a kernel is not finite.
-  """
-
-  stage: str
-  step: int
-  initialisation: str
-  row: int
-  lags: int
-  shown: tuple[int, ...]
-  initial: np.ndarray
-  learned: np.ndarray
-
-  def reach(self, name):
-    """Per shown layer of 'initial' or 'learned': the first so many lags hold 90 % of its sum.
-
-    None where a kernel is not finite.
-    """
-    curves = [getattr(self, name)[layer - 1] for layer in self.shown]
-    return [
-      int(np.searchsorted(np.cumsum(curve), 0.9 * curve.sum())) + 1 if np.isfinite(curve).all() else None
-      for curve in curves
-    ]
-
-  def to_json(self):
-    """The content of kernels.json, numbers to six digits."""
-    rounded = {
-      name: [
-        [float(f'{v:.6g}') if math.isfinite(v) else None for v in curve]
-        for curve in getattr(self, name).tolist()
-      ]
-      for name in ('initial', 'learned')
-    }
-    content = checksums.sealed(pathlib.Path(run_folder.KERNELS), dataclasses.asdict(self) | rounded)
-    return json.dumps(content, separators=(',', ':'), allow_nan=False)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -149,8 +105,8 @@ class FinishedRun:
         arrays = {name: np.asarray(stored[name]) for name in names if name != 'group' or name in stored}
     except Exception as error:  # zipfile, zlib and numpy each raise their own kinds
       raise DamagedFile(
-        f'{path} is damaged and cannot be read ({_short(error)}); {run_folder.REPEAT}, or delete the file to '
-        'do without paired comparisons.'
+        f'{path} is damaged and cannot be read ({one_line(error)}); {run_folder.REPEAT}, or delete the file '
+        'to do without paired comparisons.'
       ) from error
     real = ('label', 'prediction') if self.score.key == 'r2' else ()
     shapes = {a.shape for a in arrays.values()}
@@ -232,7 +188,7 @@ class FinishedRun:
   def kernels(self):
     """Kernels from kernels.json, which `lra-spt kernels` writes; None without one."""
     path = self.path / run_folder.KERNELS
-    return read_kernels(path) if path.exists() else None
+    return kernels.read_kernels(path) if path.exists() else None
 
   @functools.cached_property
   def inside(self):
@@ -359,26 +315,6 @@ def _unreadable(result):
   return ''
 
 
-def read_kernels(path):
-  """Kernels from a kernels.json; raises DamagedFile."""
-  kind, advice = 'what `lra-spt kernels` writes', 'run `lra-spt kernels` again or delete the file'
-  stored, _ = checksums.read(path, kind, advice)
-  try:
-    for name in ('initial', 'learned'):
-      stored[name] = np.array(stored[name], float)
-    kernels = Kernels(**stored | {'shown': tuple(stored['shown'])})
-    layers, length = kernels.learned.shape
-    if kernels.initial.shape != (layers, length):
-      raise ValueError(f'curves of shapes {kernels.initial.shape} and {kernels.learned.shape}')
-    if not kernels.shown or not {*kernels.shown} <= {*range(1, layers + 1)}:
-      raise ValueError(f'shown is {stored["shown"]!r}, of {layers} layers')
-    if kernels.stage not in STAGES or not 1 <= kernels.lags <= length or kernels.row < 0:
-      raise ValueError(f'stage {kernels.stage!r}, lags {kernels.lags!r}, row {kernels.row!r}')
-  except (ValueError, KeyError, TypeError, OverflowError) as error:
-    raise DamagedFile(f'{path} is not {kind} ({_short(error)}); {advice}.') from error
-  return kernels
-
-
 def _curves(folder):
   path = None if folder is None else folder / run_folder.METRICS
   if path is None or not path.exists():
@@ -404,8 +340,3 @@ def _curves(folder):
     }
     for split, metrics in points.items()
   }
-
-
-def _short(error):
-  text = ' '.join(str(error).split())
-  return f'{type(error).__name__}: {text}'[:160]

@@ -30,7 +30,7 @@ from orbax.checkpoint import v1 as ocp
 
 from lra_spt import files
 from lra_spt.distributed import processes
-from lra_spt.errors import CheckpointError, touching
+from lra_spt.errors import CheckpointError, one_line, touching
 from lra_spt.training.checkpoints import diagnosis
 from lra_spt.training.checkpoints.background import Background, copied
 from lra_spt.training.checkpoints.digests import digests, of_all, whole
@@ -272,9 +272,8 @@ def _write(checkpointer, folder, step, content) -> None:
       if denied := folder.denial('written', error):
         raise denied from error
       if last or jax.process_count() > 1:
-        reason = ' '.join(str(error).split())[:200]
         raise CheckpointError(
-          f'{folder} could not be written ({reason}); the same command resumes from the previous checkpoint'
+          f'{folder} could not be written ({one_line(error)}); the same command resumes from the one before'
         ) from error
       folder.rmtree()
 
