@@ -28,13 +28,13 @@ def run_compare_runs(arguments):
   parser.add_argument('--results', type=pathlib.Path, default=harness.RESULTS, help='folder of the files')
   parser.add_argument('--output', type=pathlib.Path, default=compare.RUNS, help='(%(default)s)')
   options = parser.parse_args(arguments)
-  lines = archive.lines_of(compare.RUNS)
-  for path in (options.results / f'{name}_runs.jsonl' for name in SOURCES):
-    lines |= archive.lines_of(path) if path.exists() else {}
+  lines = {}
   if options.workdir:
     with tempfile.TemporaryDirectory() as folder:
       archive.store(options.workdir, further := pathlib.Path(folder, 'runs.jsonl'))
-      lines |= archive.lines_of(further)
+      lines = archive.lines_of(further)
+  for path in (*(options.results / f'{name}_runs.jsonl' for name in SOURCES), compare.RUNS):
+    lines |= archive.lines_of(path) if path.exists() else {}
   recipe = compare.recipe()
   plan = compare.load(recipe.BASELINES, ','.join(recipe.TASKS), ','.join(recipe.ARMS))
   jobs = studies.jobs(plan)
