@@ -78,9 +78,9 @@ def get_study(arg=''):
     for name, arm in arms.items()
     if 'causal' not in arm[0] or mixers.has_causal_form(model)
   ]
-  name, title = f'compare_{RECIPE}', f'LRA-mini, recipe {RECIPE}'
+  name, title = f'compare_{RECIPE}', f'recipe {RECIPE} of LRA-mini'
   if choice.quick:
-    return Study(f'{name}_quick', f'{title}: quick look', cells, about=QUICK_ABOUT)
+    return Study(f'{name}_quick', f'quick look by {title}', cells, about=QUICK_ABOUT)
   rates = [SEARCHED if cell.search else FIXED for cell in cells]
   return Study(name, title, cells, about=' '.join((ABOUT, *dict.fromkeys(rates))))
 

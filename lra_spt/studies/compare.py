@@ -45,7 +45,7 @@ def load(models, tasks='', regimes='', quick=False) -> study.Study:
   choice = {'models': '+'.join(models), 'tasks': tasks, 'regimes': regimes, 'quick': 'true' * quick}
   words = (f'{key}={value.replace(",", "+")}' for key, value in choice.items() if value)
   chosen = study.load(f'{RECIPE}:{",".join(words)}')
-  return dataclasses.replace(chosen, title=f'{models[0]} on {chosen.title}', focus=models[0])
+  return dataclasses.replace(chosen, title=f'{models[0]}: {chosen.title}', focus=models[0])
 
 
 def prepare(chosen: study.Study, data_dir) -> None:
