@@ -112,6 +112,9 @@ setuptools.setup(
     'tpu': [TPU],
     'cuda12': ['jax[cuda12]>=0.10.2'],
     'cuda13': ['jax[cuda13]>=0.10.2'],
+    # Attention by tokamax, beside cuda12 or cuda13. Bounded, because we import a class that has no public
+    # name; it needs jax 0.11, hence Python 3.12.
+    'gpu': ["tokamax>=0.0.17,<0.0.18; python_version >= '3.12'"],
   },
   entry_points={'console_scripts': ['lra-spt = lra_spt.cli.main:command']},
 )

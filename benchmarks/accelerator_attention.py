@@ -101,6 +101,10 @@ def full_attention(options, known):
     ('cudnn', 'bfloat16'),
     ('triton', 'bfloat16'),
     ('triton', 'float32'),
+    ('tokamax', 'bfloat16'),
+    ('tokamax', 'float32'),
+    ('mosaic', 'bfloat16'),
+    ('mosaic', 'float32'),
     ('blockwise', 'bfloat16'),
     ('blockwise', 'float32'),
     ('torch', 'bfloat16'),
@@ -156,7 +160,7 @@ def block_attention(options, known):
   if options.tiny:
     shapes, block = {'tiny': (2, 64, 2, 16)}, 16
   pattern = Neighbours(block)
-  ours = {'default': None} | {name: name for name in ('triton', 'cudnn', 'blockwise')}
+  ours = {'default': None} | {name: name for name in ('triton', 'tokamax', 'cudnn', 'mosaic', 'blockwise')}
   for name, shape in shapes.items():
     for dtype in ('bfloat16', 'float32'):
       for route in ('torch', *ours, 'xla fold'):

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-UNLOADED = {'tensorflow', 'tensorboard', 'apache_beam', 'wandb', 'mlflow'}
+UNLOADED = {'tensorflow', 'tensorboard', 'apache_beam', 'wandb', 'mlflow', 'tokamax'}
 JAX = {'jax', 'jaxlib', 'flax', 'optax', 'orbax'}
 # These rooms are above rooms with jax but start without it; pyproject.toml lists rooms that never import it.
 LAZY = ('lra_spt', 'lra_spt.cli', 'lra_spt.studies.study', 'lra_spt.studies.runner', 'lra_spt.runs.doctor')

@@ -91,7 +91,7 @@ def test_metadata(declared):
   normal = {re.sub(r'[-_.]+', '-', re.split(r'[<>=;\s]', r)[0]).lower() for r in required}
   assert normal == {re.sub(r'[-_.]+', '-', name).lower() for name in declared}
   assert set(metadata.get_all('Provides-Extra')) == {
-    *('test', 'beam', 'docs', 'tpu', 'cuda12', 'cuda13', 'wandb', 'mlflow')
+    *('test', 'beam', 'docs', 'tpu', 'cuda12', 'cuda13', 'gpu', 'wandb', 'mlflow')
   }
   assert metadata['Requires-Python'] == '>=3.11'
 

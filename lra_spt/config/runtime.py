@@ -7,7 +7,7 @@ from lra_spt.config.values import listed
 from lra_spt.errors import FieldError
 
 # Names of implementations. A test compares them with the modules that hold the implementations.
-ATTENTION = ('blockwise', 'triton', 'cudnn', 'splash', 'reference')
+ATTENTION = ('blockwise', 'triton', 'tokamax', 'cudnn', 'mosaic', 'splash', 'reference')
 SCANS = ('associative', 'sequential', 'chunked', 'pallas')
 CONVOLUTIONS = ('fft', 'matmul')
 REMAT = ('none', 'elementwise', 'mixers', 'dots', 'blocks')

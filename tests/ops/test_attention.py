@@ -350,7 +350,7 @@ def test_the_best_implementation_that_can_run_the_call_is_taken(monkeypatch, pla
     refuses = lambda *_, pattern, q_offset: 'is busy' if name in refusing else None  # noqa: E731
     return (lambda *_, **call: (name, call['q_offset'])), refuses
 
-  table = {name: stand_in(name) for name in ('blockwise', 'triton', 'cudnn', 'splash')}
+  table = {name: stand_in(name) for name in ('blockwise', 'triton', 'tokamax', 'cudnn', 'splash')}
   monkeypatch.setattr(package, '_IMPLEMENTATIONS', table)
   monkeypatch.setattr(package, 'platform', lambda: platform)
   arrays = [jnp.zeros((1, 4, 1, 4))] * 3

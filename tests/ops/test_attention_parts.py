@@ -184,7 +184,7 @@ def test_a_bias_that_does_not_fit_is_refused(shape, arrays):
     attention(q, k, v, pattern=Full(), bias_HR=jnp.zeros(shape))
 
 
-@pytest.mark.parametrize('implementation', ['triton', 'cudnn', 'splash'])
+@pytest.mark.parametrize('implementation', ['triton', 'tokamax', 'cudnn', 'mosaic', 'splash'])
 def test_kernels_refuse_parts_by_name(implementation, arrays):
   q, k, v, *_ = arrays
   for values, options, reason in (

@@ -10,6 +10,7 @@ import pytest
 
 from lra_spt.ops.attention import BlockTable, Causal, Neighbours, Window, splash
 from lra_spt.ops.attention.blockwise import blockwise_attention
+from lra_spt.ops.attention.mosaic import mosaic_attention
 from lra_spt.ops.attention.splash import splash_attention
 from lra_spt.ops.attention.tiles import Tiles
 from lra_spt.ops.attention.triton import KernelTiles, Tile, triton_attention
@@ -18,7 +19,10 @@ IN_TILES = {
   'blockwise': (16, functools.partial(blockwise_attention, tiles=Tiles(16, 16, False))),
   'triton': (16, functools.partial(triton_attention, tiles=KernelTiles(*[Tile(16, 16)] * 3))),
   'splash': (128, splash_attention),
+  'mosaic': (128, mosaic_attention),
 }
+# Interpreted, it takes seconds a call.
+MOSAIC = pytest.mark.slow, pytest.mark.skipif(jax.__version_info__ < (0, 11), reason='needs jax 0.11')
 
 
 def patterns(block):
@@ -31,7 +35,7 @@ def patterns(block):
 
 
 CASES = [
-  pytest.param(name, pattern, id=f'{name} {pattern}')
+  pytest.param(name, pattern, id=f'{name} {pattern}', marks=MOSAIC if name == 'mosaic' else ())
   for name, (block, _) in IN_TILES.items()
   for pattern in patterns(block)
 ]

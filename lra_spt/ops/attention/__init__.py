@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from lra_spt.distributed.sharding import platform
 from lra_spt.errors import ConfigError
 from lra_spt.ops import selection
-from lra_spt.ops.attention import blockwise, cudnn, reference, splash, triton
+from lra_spt.ops.attention import blockwise, cudnn, mosaic, reference, splash, tokamax, triton
 from lra_spt.ops.attention.patterns import (
   BlockTable,
   Causal,
@@ -37,7 +37,9 @@ __all__ = [
 _IMPLEMENTATIONS = {
   'blockwise': (blockwise.blockwise_attention, blockwise.refuses),
   'triton': (triton.triton_attention, triton.refuses),
+  'tokamax': (tokamax.tokamax_attention, tokamax.refuses),
   'cudnn': (cudnn.cudnn_attention, cudnn.refuses),
+  'mosaic': (mosaic.mosaic_attention, mosaic.refuses),
   'splash': (splash.splash_attention, splash.refuses),
   'reference': (reference.reference_attention, reference.refuses),
 }
@@ -48,9 +50,10 @@ _PREFERRED = {
   'gpu': ('triton', 'blockwise'),
   'tpu': ('splash', 'blockwise'),
 }
-# These run there only if a user names them, or if autotune finds them correct and fastest: jax's tests skip
-# cuDNN on CUDA 13, and its vmap needs every array in the batch.
-_ALSO = {'cpu': (), 'gpu': ('cudnn',), 'tpu': ()}
+# These run there only if a user names them, or if autotune finds them correct and fastest: tokamax has not
+# run on a GPU here; jax's tests skip cuDNN on CUDA 13, and its vmap needs every array in the batch. 'mosaic'
+# runs only if a user names it.
+_ALSO = {'cpu': (), 'gpu': ('tokamax', 'cudnn'), 'tpu': ()}
 
 
 def attention(
@@ -83,8 +86,9 @@ def attention(
     kv_starts_B: int32 [B]; keys at positions < start are hidden. None hides none.
     q_offset: position of the first query, an int or an int32 scalar; 0 with tables.
     implementation: 'blockwise' (plain XLA, memory linear in L and M; runs every call everywhere), 'triton'
-      (GPU; interpreted on CPU, for tests), 'cudnn' (GPU, half precision), 'splash' (TPU; interpreted on CPU),
-      'reference' (dense, for tests), or None: the platform's first one that can run the call.
+      (GPU; interpreted on CPU, for tests), 'tokamax' (GPU, an optional package), 'cudnn' (GPU, half
+      precision), 'mosaic' (Hopper GPUs, not yet run on one; interpreted on CPU), 'splash' (TPU; interpreted
+      on CPU), 'reference' (dense, for tests), or None: the platform's first one that can run the call.
     return_logsumexp: return the logsumexp of the scores too. `merged` needs it to combine calls.
     bias_HR: floating point [H, 2D + 1], added to scores by the distance from query to key, from -D (keys
       before) to D; larger distances get the values at the ends. None adds nothing.

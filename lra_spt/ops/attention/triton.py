@@ -63,7 +63,9 @@ _TILES = {
 
 
 @dataclasses.dataclass(frozen=True)
-class _TritonPlan:
+class TritonPlan:
+  """Constants of the three kernels of a call."""
+
   pattern: Pattern
   tiles: KernelTiles
   interpret: bool
@@ -120,14 +122,23 @@ def triton_attention(
     tiles: replaces the sizes of `_TILES`. Tiles larger than the arrays or a table's blocks are cut to them.
     interpret: run in the interpreter, without a GPU. None: on CPUs.
   """
-  batch, length, _, width = q_BLHK.shape
-  keys = k_BMHK.shape[1]
-  tiles = tiles or tiles_for(width, q_BLHK.dtype)
-  tiles = KernelTiles(*(_fitted(tile, length, keys, pattern) for tile in tiles))
+  plan = plan_for(pattern, q_BLHK, k_BMHK, tiles, interpret)
+  limits_B3 = limits_of(q_BLHK, k_BMHK, kv_starts_B, kv_lengths_B, q_offset)
+  return _attend(plan, q_BLHK, k_BMHK, v_BMHK, limits_B3)
+
+
+def plan_for(pattern, q_BLHK, k_BMHK, tiles=None, interpret=None) -> TritonPlan:
+  """The constants of a call; see `triton_attention`."""
+  tiles = tiles or tiles_for(q_BLHK.shape[-1], q_BLHK.dtype)
+  tiles = KernelTiles(*(_fitted(tile, q_BLHK.shape[1], k_BMHK.shape[1], pattern) for tile in tiles))
+  return TritonPlan(pattern, tiles, platform() == 'cpu' if interpret is None else interpret)
+
+
+def limits_of(q_BLHK, k_BMHK, kv_starts_B, kv_lengths_B, q_offset) -> jax.Array:
+  """int32 [B, 3]: the first visible key, one past the last, the position of the first query."""
+  batch, keys = k_BMHK.shape[:2]
   offset_B = jnp.broadcast_to(jnp.asarray(q_offset, jnp.int32), (batch,))
-  limits_B3 = jnp.stack([*shown_keys(kv_starts_B, kv_lengths_B, batch, keys), offset_B], axis=1)
-  interpret = platform() == 'cpu' if interpret is None else interpret
-  return _attend(_TritonPlan(pattern, tiles, interpret), q_BLHK, k_BMHK, v_BMHK, limits_B3)
+  return jnp.stack([*shown_keys(kv_starts_B, kv_lengths_B, batch, keys), offset_B], axis=1)
 
 
 def tiles_for(width: int, dtype) -> KernelTiles:
@@ -164,7 +175,11 @@ def _attend_forward(plan, q_BLHK, k_BMHK, v_BMHK, limits_B3):
   return out_BLHK, (q_BLHK, k_BMHK, v_BMHK, limits_B3, out_BLHK, logsumexp_BHL)
 
 
-def _attend_backward(plan, saved, d_out_BLHK):
+def attend_backward(plan: TritonPlan, saved, d_out_BLHK):
+  """The gradients of q, k and v, and None for the limits.
+
+  saved: q, k, v, limits [B, 3], output, and logsumexp float32 [B, H, L] in units of log 2.
+  """
   q_BLHK, k_BMHK, v_BMHK, limits_B3, out_BLHK, logsumexp_BHL = saved
   # The softmax has the gradient dS = P * (dP - delta) with delta = sum over keys of P * dP = out . d_out.
   delta_BLH = jnp.sum(out_BLHK.astype(jnp.float32) * d_out_BLHK.astype(jnp.float32), axis=-1)
@@ -175,7 +190,7 @@ def _attend_backward(plan, saved, d_out_BLHK):
   return dq_BLHK, dk_BMHK, dv_BMHK, None
 
 
-_attend.defvjp(_attend_forward, _attend_backward)
+_attend.defvjp(_attend_forward, attend_backward)
 
 
 def _launch(kernel, plan, tile, limits_B3, queries, keys, of_queries=(), of_keys=()):
@@ -186,7 +201,7 @@ def _launch(kernel, plan, tile, limits_B3, queries, keys, of_queries=(), of_keys
   length, total = queries[0].shape[1], keys[0].shape[1]
   pattern, lists = plan.pattern, None
   if isinstance(pattern, BlockTable):
-    lists = jnp.asarray(_lists(pattern, length, total, tile, by_keys=bool(of_keys)))
+    lists = jnp.asarray(visit_lists(pattern, length, total, tile, by_keys=bool(of_keys)))
     pattern = Causal() if pattern.causal else Full()
   job = kernels.KernelLaunch(
     pattern, length, total, queries[0].shape[-1], tile.queries, tile.keys, plan.interpret
@@ -226,7 +241,7 @@ def _spec(x, size, whole):
 
 
 @functools.lru_cache(maxsize=64)
-def _lists(pattern, length, keys, tile, by_keys):
+def visit_lists(pattern: BlockTable, length: int, keys: int, tile: Tile, by_keys: bool) -> np.ndarray:
   """int32 [tiles, 1 + most]: for each query tile the count of key tiles that it visits, then their numbers.
   With `by_keys`, the same for each key tile and the query tiles that it visits."""
   q0, k0 = (np.arange(pl.cdiv(n, size)) * size for n, size in ((length, tile.queries), (keys, tile.keys)))
