@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from data_prep import downloads, finding
 from data_prep.catalogue import Cost, Entry
 from lra_spt.data import prepared
-from lra_spt.errors import ConfigError, touching
+from lra_spt.errors import ConfigError, roughly, touching
 
 # The costs in the catalogue are processor time on one core of an AMD EPYC (2 cores, other programs running),
 # 2026-11-21: whole sets of text, cifar10, bidmc (all three), stripes and, a day later, the small ones;
@@ -70,7 +70,7 @@ class Outlook:
   @property
   def _duration(self):
     cores = f'{self.cores} core{"s" * (self.cores > 1)}'
-    return f'about {_time(self.seconds)} on {cores}{", and the download" * (self.download > 0)}'
+    return f'about {roughly(self.seconds)} on {cores}{", and the download" * (self.download > 0)}'
 
   def __str__(self):
     counts = ', '.join(f'{count:,} {file}' for file, count in self.counts.items())
@@ -168,9 +168,3 @@ def _free(path):
 
 def _size(count):
   return f'{count / 1e9:,.1f} GB' if count >= 1e9 else f'{count / 1e6:,.1f} MB'
-
-
-def _time(seconds):
-  if seconds < 90:
-    return f'{max(1, round(seconds))} s'
-  return f'{seconds / 60:.0f} min' if seconds < 90 * 60 else f'{seconds / 3600:.1f} h'

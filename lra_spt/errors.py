@@ -170,6 +170,13 @@ def one_line(error: BaseException) -> str:
   return ' '.join(str(error).split())[:200]
 
 
+def roughly(seconds: float) -> str:
+  """'40 s', '12 min', '2.5 h' or '12 days': a time for a sentence that estimates it."""
+  if seconds < 5400:
+    return f'{max(1, round(seconds))} s' if seconds < 90 else f'{seconds / 60:.0f} min'
+  return f'{seconds / 3600:.1f} h' if seconds < 48 * 3600 else f'{seconds / 86400:.0f} days'
+
+
 def counted(number: int, noun: str) -> str:
   """'1 group', '2,000 groups': a number with a noun whose plural adds an s."""
   return f'{number:,} {noun}{"s" * (number != 1)}'

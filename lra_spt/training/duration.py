@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from lra_spt.config.schema import NO_LIMIT
+from lra_spt.errors import roughly
 
 A_YEAR = 365 * 86400.0
 DAYS = 36 * 3600.0  # seconds from which a run on a CPU is advised against
@@ -53,16 +54,7 @@ def sentence(name: str, left: float | None, step_seconds: float, on_cpu: bool) -
   if left > A_YEAR:
     why = f'at {step_seconds:.2g} s a step it would take more than a year'
     return f'{name}: the run is not feasible here: {why}'
-  line = f'{name}: the run takes about {in_words(left)} from here, at {step_seconds:.2g} s a step'
+  line = f'{name}: the run takes about {roughly(left)} from here, at {step_seconds:.2g} s a step'
   if on_cpu and left >= DAYS:
     line += '. This takes days on a CPU: use an accelerator, or a small task such as those of configs/mini'
   return line
-
-
-def in_words(seconds: float) -> str:
-  """Returns '40 s', '12 min', '2.5 h' or '12 days'."""
-  if seconds < 60:
-    return f'{seconds:.0f} s'
-  if seconds < 5400:
-    return f'{seconds / 60:.0f} min'
-  return f'{seconds / 3600:.1f} h' if seconds < 48 * 3600 else f'{seconds / 86400:.0f} days'

@@ -13,8 +13,8 @@ from clu import platform
 from tqdm import tqdm
 
 from lra_spt.distributed import chips
+from lra_spt.errors import roughly
 from lra_spt.training import population
-from lra_spt.training.duration import in_words
 
 SECONDS_BETWEEN_LINES = 60.0
 STEPS_BEFORE_ESTIMATE = 3
@@ -110,7 +110,7 @@ class ReportProgress:
     if rate := self._rate():
       parts.append(f'{rate * self._batch_size:.0f} examples/s')
       if self._total and step < self._total:
-        parts.append(f'ETA {in_words((self._total - step) / rate)}')
+        parts.append(f'ETA {roughly((self._total - step) / rate)}')
     of = f'/{self._total:,}' if self._total else ''
     print(f'{self._name} step {step:,}{of}: {", ".join(parts) or "running"}', flush=True)
 
