@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import pathlib
+import textwrap
 
 import matplotlib
 import numpy as np
@@ -164,9 +165,87 @@ def curves(result: dict):
   return figure
 
 
+def lab(result: dict):
+  """Draws the test accuracy of every seed of every arm of the laboratory, with means and 95 % intervals."""
+  figure, (axes,) = panels(8.2, 4.4)
+  cells = result['cells'][::-1]
+  for place, cell in enumerate(cells):
+    colour = RULE if cell['regime'] == 'scratch' else SPT
+    mean, low, high = (100 * cell[key] for key in ('score', 'low', 'high'))
+    axes.plot([low, high], [place, place], color=colour, lw=1.4)
+    axes.plot(mean, place, 'o', ms=7, color=colour)
+    axes.plot(100 * np.array(cell['scores']), [place - 0.28] * len(cell['scores']), '|', ms=6, color=INK)
+  axes.axvline(25, color=RULE, lw=0.8, ls=':')  # chance
+  names = [cell['row'] if cell['regime'] == 'scratch' else f'transferred: {cell["row"]}' for cell in cells]
+  axes.set_yticks(range(len(cells)), [textwrap.fill(name, 30) for name in names])
+  axes.set_xlim(15, 90)
+  axes.set_xlabel('test accuracy, % (dotted: chance): mean with 95 % interval, and below a line per seed')
+  axes.grid(axis='x', color=RULE, alpha=0.25)
+  return figure
+
+
+STATES = {  # of inside.json: title and colour
+  'initial': ('before training', RULE),
+  'pretrained': ('after self-pretraining', SPT),
+  'finetuned': ('after finetuning', SPT),
+  'scratch': ('from scratch', RULE),
+  'tied': ('scratch, compute-tied', RULE),
+}
+FARTHEST = 32  # from the middle of 64 pixels
+
+
+def by_distance(rows: int, states: dict, curves):
+  """Draws a column per state with a thin line per seed and their mean.
+
+  states: as in STATES. curves(state, row): float [seeds, L] over distances.
+  """
+  figure, axes = panels(10.5, 1 + 1.6 * rows, rows, len(states))
+  for place, one in enumerate(axes):
+    row, column = divmod(place, len(states))
+    state, (title, colour) = list(states.items())[column]
+    curve = np.array(curves(state, row))[:, : FARTHEST + 1]
+    one.plot(curve.T, color=colour, lw=0.6, alpha=0.5)
+    one.plot(curve.mean(0), color=colour, lw=1.6)
+    one.set_xticks(range(0, FARTHEST + 1, 8))
+    one.grid(axis='x', color=RULE, alpha=0.25)
+    one.sharey(axes[row * len(states)])
+    one.tick_params(labelleft=not column)
+    if not row:
+      one.set_title(title, fontsize=9, color=INK)
+  for one in axes[-len(states) :]:
+    one.set_xlabel('distance, pixels')
+  return figure, axes[:: len(states)]
+
+
+def field(result: dict):
+  """Draws the receptive field in every state of training."""
+  figure, (first,) = by_distance(1, STATES, lambda state, row: result['field'][state])
+  first.set_yscale('log')
+  first.set_ylabel('share of the gradient, %')
+  first.minorticks_off()
+  first.set_yticks([0.01, 0.1, 1], ['1', '10', '100'])
+  first.set_ylim(0.004, 1)
+  return figure
+
+
+def attention(result: dict):
+  """Draws mean attention weights over uniform ones in every state of training, a row per layer."""
+  weights = {
+    state: np.array(each) / np.array(result['uniform']) for state, each in result['attention'].items()
+  }
+  figure, firsts = by_distance(2, STATES, lambda state, layer: weights[state][:, layer])
+  for layer, one in enumerate(firsts, 1):
+    one.set_ylim(0, 2.5)
+    one.set_ylabel(f'layer {layer}: weight / uniform')
+  return figure
+
+
 PICTURES = {  # picture: its result files, and what draws it from their content
   'front': (('demo_restored.json', 'demo_seeds.json'), front),
   'front_dark': (('demo_restored.json', 'demo_seeds.json'), front_dark),
   'image_epochs': (('image_epochs.json',), curves),
+  'lab': (('lab.json',), lab),
+  'lab_attention': (('inside.json',), attention),
+  'lab_field': (('inside.json',), field),
   'mini': (('mini_table.json',), before_and_after),
 }

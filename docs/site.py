@@ -1,14 +1,15 @@
 """Hooks of mkdocs (mkdocs.yml).
 
-Pages that lie elsewhere in the repository join the site. Links are written for reading in the repository;
-the hooks turn them into links between pages of the site. Of a picture with a dark variant, the theme shows
-the one that the reader has switched on, whatever the system prefers.
+Pages that lie elsewhere in the repository, and the notebooks, join the site. Links are written for reading in
+the repository; the hooks turn them into links between pages of the site. Of a picture with a dark variant,
+the theme shows the one that the reader has switched on, whatever the system prefers.
 """
 
 import pathlib
 import posixpath
 import re
 
+import notebook_pages  # beside this file, whose folder mkdocs adds to the path
 from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -19,6 +20,8 @@ ELSEWHERE = {  # path in the repository: name in the site
   'CONTRIBUTING.md': 'contributing.md',
   'CHANGELOG.md': 'changes.md',
 }
+NOTEBOOKS = {f'notebooks/{name}.ipynb': f'notebooks/{name}.md' for name in notebook_pages.names()}
+LINKED = '.md', '.png', '.ipynb'
 PICTURE = re.compile(  # one picture for light pages and one for dark ones
   r'<picture>\s*<source [^>]*srcset="docs/([^"]+)">\s*<img src="docs/([^"]+)"([^>]*)>\s*</picture>'
 )
@@ -29,22 +32,29 @@ def on_files(files, config):
   for path, name in ELSEWHERE.items():
     text = (ROOT / path).read_text(encoding='utf-8')
     files.append(File.generated(config, name, content=text))
+  for name in notebook_pages.names():
+    text, pictures = notebook_pages.page(name)
+    files.append(File.generated(config, f'notebooks/{name}.md', content=text))
+    for file, content in pictures.items():
+      files.append(File.generated(config, f'notebooks/{file}', content=content))
   return files
 
 
 def on_page_markdown(markdown, page, config, files):
   """Turns links to pages into those of the site, and links to other files into their names."""
-  here = {name: path for path, name in ELSEWHERE.items()}.get(page.file.src_uri, f'docs/{page.file.src_uri}')
+  uri, there = page.file.src_uri, ELSEWHERE | NOTEBOOKS
+  here = {name: path for path, name in there.items()}.get(uri, f'docs/{uri}')
   known = {file.src_uri for file in files}
 
   def moved(match):
     path = posixpath.normpath(posixpath.join(posixpath.dirname(here), match[2]))
-    name = ELSEWHERE.get(path, path.removeprefix('docs/'))
-    return f'{match[1]}{name}{match[3]}' if name in known else match[0]
+    name = there.get(path, path.removeprefix('docs/'))
+    target = posixpath.relpath(name, posixpath.dirname(uri))
+    return f'{match[1]}{target}{match[3]}' if name in known else match[0]
 
   def without(match):  # [text](file.py) -> text
     path = posixpath.normpath(posixpath.join(posixpath.dirname(here), match[2]))
-    return f'`{path}`' if (ROOT / path).is_file() and not path.endswith(('.md', '.png')) else match[0]
+    return f'`{path}`' if (ROOT / path).is_file() and not path.endswith(LINKED) else match[0]
 
   markdown = PICTURE.sub(r'<img src="\2#only-light"\3><img src="\1#only-dark"\3>', markdown)
   markdown = re.sub(r'\[([^\]]+)\]\(([^)\s:#]+)\)', without, markdown)

@@ -3,20 +3,34 @@
   python notebooks/store.py                    # all notebooks, with their settings
   python notebooks/store.py 01_quickstart
 
-Each runs in an empty folder. The outputs do not name this folder: paths in them begin below it.
+Each runs in an empty folder. The outputs do not name this folder: paths in them begin below it. An exercise
+is not run: it is its solution, with blanks in place of what stands between BEGIN SOLUTION and END SOLUTION.
 """
 
+import copy
 import json
+import os
 import pathlib
+import re
 import sys
 import tempfile
 import time
 
-import nbclient
 import nbformat
 import tqdm
 
 FOLDER = pathlib.Path(__file__).parent
+SUFFIX = '_solution'
+BLANKS = {  # type of a cell: a solution with its name for the blank, and what takes its place
+  'code': (
+    re.compile(r'^( *)# BEGIN SOLUTION: (.*)\n(?:.*\n)*?\1# END SOLUTION$', re.MULTILINE),
+    lambda match: f'{match[1]}raise NotImplementedError({match[2]!r})',
+  ),
+  'markdown': (
+    re.compile(r'^<!-- BEGIN SOLUTION: (.*) -->\n(?:.*\n)*?<!-- END SOLUTION -->$', re.MULTILINE),
+    r'*\1*',
+  ),
+}
 
 
 def execute(path, folder, *, timeout=None):
@@ -24,6 +38,8 @@ def execute(path, folder, *, timeout=None):
 
   timeout: seconds that a cell may take; None: any time.
   """
+  import nbclient
+
   notebook = nbformat.read(path, as_version=4)
   client = nbclient.NotebookClient(notebook, timeout=timeout, kernel_name='python3')
   cells = sum(cell.cell_type == 'code' for cell in notebook.cells)
@@ -56,8 +72,21 @@ def _joined(outputs):
   return joined
 
 
+def exercise(solution):
+  """Returns the notebook with blanks instead of solutions, and without outputs."""
+  notebook = copy.deepcopy(solution)
+  for cell in notebook.cells:
+    pattern, blank = BLANKS[cell.cell_type]
+    cell.source = re.sub(rf'(<!-- badge \w+?){SUFFIX} ', r'\1 ', pattern.sub(blank, cell.source))
+    if cell.cell_type == 'code':
+      cell.outputs, cell.execution_count = [], None
+  return notebook
+
+
 def main(names):
-  known = sorted(path.stem for path in FOLDER.glob('*.ipynb'))
+  os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # a search for other devices writes into the outputs
+  stems = {path.stem for path in FOLDER.glob('*.ipynb')}
+  known = sorted(stem for stem in stems if f'{stem}{SUFFIX}' not in stems)
   for name in set(names) - set(known):
     sys.exit(f'There is no notebook {name!r}; choose from {", ".join(known)}.')
   for name in names or known:
@@ -65,7 +94,10 @@ def main(names):
     print(f'{name}: running ...', flush=True)
     with tempfile.TemporaryDirectory() as made:
       folder = pathlib.Path(made).resolve()  # notebooks see the path without links
-      nbformat.write(tidied(execute(path, folder), folder), path)
+      notebook = tidied(execute(path, folder), folder)
+    nbformat.write(notebook, path)
+    if name.endswith(SUFFIX):
+      nbformat.write(exercise(notebook), FOLDER / f'{name.removesuffix(SUFFIX)}.ipynb')
     print(f'{name}: {time.time() - begin:.0f} s', flush=True)
 
 

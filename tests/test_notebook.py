@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import importlib
 import json
 import os
 import shutil
@@ -10,8 +11,10 @@ import sys
 import types
 
 import jax
+import jax.numpy as jnp
 import nbformat
 import pytest
+from flax import nnx
 
 import lra_spt
 
@@ -91,10 +94,15 @@ QUICKSTART, *OTHERS = NAMES = (
   '02_bring_your_own_mixer',
   '03_inside_s4',
   '04_reading_results',
+  '05_exercise_solution',
+  'why_it_helps',
 )
+EXERCISE = '05_exercise'
+WRITE = '%%writefile neighbours_mixer.py\n'
+LONG = '05_exercise_solution', 'why_it_helps'
 
 
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('name', [*NAMES, EXERCISE])
 def test_badge(repository, name):
   """docs/build.py writes the badge into the first cell, once there is an address."""
   notebook = json.loads((repository / 'notebooks' / f'{name}.ipynb').read_text(encoding='utf-8'))
@@ -113,7 +121,7 @@ def test_format(repository, name, sources):
   assert [cell['execution_count'] for cell in cells] == [*range(1, len(cells) + 1)]
   assert 'jax ' in printed(next(cell for cell in cells if cell['id'] == 'check-device')['outputs'])
   assert not {output['output_type'] for cell in cells for output in cell['outputs']} & {'error'}
-  code = {cell['id']: ''.join(cell['source']) for cell in cells}
+  code = {cell['id']: ''.join(cell['source']).removeprefix(WRITE) for cell in cells}
   assert all(code[cell] == sources[cell] for cell in ('install', 'check-device'))
   nodes = [node for source in code.values() for node in ast.walk(ast.parse(source))]
   imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
@@ -124,7 +132,35 @@ def test_format(repository, name, sources):
   assert ours <= {'lra_spt', 'lra_spt.data.examples', 'lra_spt.models', 'lra_spt.config.protocol'}
 
 
-@pytest.mark.parametrize('name', OTHERS)
+def test_the_exercise_is_its_solution_with_blanks(repository, monkeypatch):
+  monkeypatch.syspath_prepend(repository / 'notebooks')
+  store = importlib.import_module('store')
+  solution, exercise = (
+    nbformat.read(repository / 'notebooks' / f'{name}.ipynb', as_version=4)
+    for name in ('05_exercise_solution', EXERCISE)
+  )
+  assert store.exercise(solution) == exercise, 'run python notebooks/store.py 05_exercise_solution'
+  text = '\n'.join(cell.source for cell in exercise.cells)
+  assert 'SOLUTION' not in text
+  assert text.count('raise NotImplementedError(') == 5
+  assert not [cell.outputs for cell in exercise.cells if cell.cell_type == 'code' and cell.outputs]
+
+
+def test_blanks_say_what_is_missing(repository):
+  notebook = json.loads((repository / 'notebooks' / f'{EXERCISE}.ipynb').read_text(encoding='utf-8'))
+  source = {cell['id']: ''.join(cell['source']) for cell in notebook['cells']}
+  namespace = {}
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(lra_spt, 'register_mixer', lambda name: lambda mixer: mixer)
+    exec(source['mixer'].removeprefix(WRITE), namespace)
+  form = {'length': 4, 'causal': False, 'protocol': None, 'rngs': nnx.Rngs(0)}
+  with pytest.raises(NotImplementedError, match='Make padded_BLD: zeros before x_BLD'):
+    namespace['Neighbours'](3, **form)(jnp.zeros((1, 4, 3)), lengths_B=None, deterministic=True, rngs=None)
+
+
+@pytest.mark.parametrize(
+  'name', [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in OTHERS]
+)
 def test_it_runs(execute, repository, name):
   _, outputs = execute(repository / 'notebooks' / f'{name}.ipynb')
   if name == '02_bring_your_own_mixer':
@@ -134,6 +170,13 @@ def test_it_runs(execute, repository, name):
   elif name == '03_inside_s4':
     assert [len(pictures(outputs[cell])) for cell in ('kernel', 'pictures')] == [1, 1]
     assert float(printed(outputs['forms']).split()[-1]) < 1e-4
+  elif name == '05_exercise_solution':
+    assert printed(outputs['check']).count('  ok: ') == 8
+    assert printed(outputs['field']).count('reads up to a distance of 18, predicted 18') == 4
+    assert printed(outputs['gain']).count(' points\n') >= 2
+  elif name == 'why_it_helps':
+    assert printed(outputs['parts']).count('%') == 4
+    assert [len(pictures(outputs[cell])) for cell in ('inside', 'plot')] == [1, 1]
   else:
     one_seed = ' '.join(printed(outputs['one']).split())
     assert 'McNemar p' in one_seed
