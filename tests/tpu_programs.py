@@ -18,7 +18,7 @@ from lra_spt.data.tasks import Tokens, get_task
 from lra_spt.distributed import sharding
 from lra_spt.models import ExecutionSpec, InputSpec, Model, ModelSpec
 from lra_spt.objectives import Classification, MaskedDenoising
-from lra_spt.ops.attention import Causal, Full, Neighbours, attention
+from lra_spt.ops.attention import BlockTable, Causal, Full, Neighbours, attention
 from lra_spt.training import device_data
 from lra_spt.training import state as state_lib
 from lra_spt.training.optimizer import OptimizerSpec, ScheduleSpec
@@ -40,6 +40,12 @@ def attention_gradient(mesh, pattern, length=4096, heads=8, width=16):
   q_BLHK = jax.ShapeDtypeStruct((BATCH, length, heads, width), jnp.bfloat16, sharding=rows)
   lengths_B = jax.ShapeDtypeStruct((BATCH,), jnp.int32, sharding=rows)
   return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2))), (q_BLHK, q_BLHK, q_BLHK, lengths_B)
+
+
+def big_bird(block, blocks):
+  """A table as of BigBird: both ends, the blocks around, and one far away."""
+  rows = ({0, i - 1, i, i + 1, 7 * i % blocks, blocks - 1} for i in range(blocks))
+  return BlockTable(block, tuple(tuple(sorted(j for j in row if 0 <= j < blocks)) for row in rows))
 
 
 ROTARY = ModelSpec(
@@ -104,6 +110,7 @@ PROGRAMS = {
     mesh, Neighbours(4096, forward=0, causal=True), 16384, heads=8, width=16
   ),
   'attention_blocks_odd': lambda mesh: attention_gradient(mesh, Neighbours(4000), 16000, heads=4, width=32),
+  'attention_table': lambda mesh: attention_gradient(mesh, big_bird(64, 64)),
   'attention_blocks_long': lambda mesh: attention_gradient(mesh, Neighbours(8192), 65536, heads=4, width=32),
   'pretrain_image': lambda mesh: train_step(mesh, MaskedDenoising(get_task('image'), mask_rate=0.5)),
   'finetune_listops': lambda mesh: train_step(mesh, Classification(get_task('listops')), causal=True),

@@ -110,6 +110,24 @@ def test_lowers_for_hopper(pattern, width, dtype, a_gpu):
   assert text.count('@mosaic_gpu_v2') == 1
 
 
+@interprets
+@pytest.mark.filterwarnings('ignore:The Pallas Triton backend is deprecated:DeprecationWarning')
+def test_gradients_lower_under_transformations(a_gpu):
+  """The interpreter cannot run under jax.checkpoint, which models use."""
+
+  def loss(q):
+    attend = lambda q: mosaic.mosaic_attention(q, q, q, pattern=Neighbours(128), interpret=False)  # noqa: E731
+    layers = jax.lax.scan(lambda x, _: (x + jax.checkpoint(attend)(x), None), q, length=2)[0]
+    return layers.astype(jnp.float32).sum()
+
+  q = jax.ShapeDtypeStruct((3, 2, 500, 4, 64), jnp.bfloat16)
+  with a_gpu():
+    gradient = jax.jit(jax.grad(lambda q: jax.vmap(loss)(q).sum()))
+    text = gradient.trace(q).lower(lowering_platforms=('cuda',)).as_text()
+  assert text.count('@mosaic_gpu_v2') == 2  # forward, and again for the gradient
+  assert text.count('@__gpu$xla.gpu.triton') == 2  # gradients of queries, and of keys and values
+
+
 def test_refuses():
   q = jax.ShapeDtypeStruct((1, 64, 1, 16), jnp.float32)
   refuses = functools.partial(mosaic.refuses, q, q, q, q_offset=0)

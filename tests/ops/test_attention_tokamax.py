@@ -53,6 +53,15 @@ def test_agrees_with_float64(
   assert all(np.isfinite(x).all() for x in results)
 
 
+@needs_tokamax
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')
+def test_under_transformations(loosely, draw_attention, assert_transforms, attention_oracle):
+  q, k, v, d_out = draw_attention((2, 20, 2, 8), (2, 20, 2, 8))
+  attend = functools.partial(attention, pattern=Neighbours(8), implementation='tokamax')
+  _, *gradients = attention_oracle(Neighbours(8), q, k, v, d_out)
+  assert_transforms(attend, (q, k, v), d_out, gradients)
+
+
 def test_refuses():
   q = jax.ShapeDtypeStruct((1, 64, 1, 16), jnp.float32)
   refuses = functools.partial(tokamax.refuses, q, q, q, q_offset=0)

@@ -76,10 +76,14 @@ def splash_attention(
 
 
 def _block(length, sizes, pattern):
-  """The largest size that pads `length` by at most an eighth, else the smallest. It divides the blocks of a
-  pattern: a kernel block that held several of them would be visited for each one that is listed."""
+  """The largest size that pads `length` by at most an eighth, else the smallest.
+
+  It divides the blocks of a pattern, because a kernel block that reaches into several of them is visited for
+  each one that is listed. Where no size divides them, it is at most a quarter of a block.
+  """
   if isinstance(pattern, BlockTable | Neighbours):
-    sizes = [size for size in sizes if pattern.block % size == 0] or sizes[-1:]
+    dividing = [size for size in sizes if pattern.block % size == 0]
+    sizes = dividing or [size for size in sizes if 4 * size <= pattern.block] or sizes[-1:]
   return next((size for size in sizes if 8 * _filled(length, size) <= 9 * length), sizes[-1])
 
 

@@ -42,6 +42,8 @@ def compiled(for_tpus):
     pytest.param('causal', 4096, 8, 'v5e:2x2', marks=pytest.mark.slow),
     ('blocks_causal', 16384, 8, 'v4:2x2x1'),
     pytest.param('full', 4096, 8, 'v5e:2x2', marks=pytest.mark.slow),
+    pytest.param('table', 4096, 8, 'v5e:2x2', marks=pytest.mark.slow),
+    pytest.param('table', 4096, 8, 'v4:2x2x1', marks=pytest.mark.slow),
     pytest.param('blocks', 16384, 4, 'v5e:2x2', marks=pytest.mark.slow),
     pytest.param('blocks_odd', 16000, 4, 'v5e:2x2', marks=pytest.mark.slow),
     pytest.param('blocks', 16384, 4, 'v4:2x2x1', marks=pytest.mark.slow),
