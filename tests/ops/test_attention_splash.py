@@ -138,7 +138,9 @@ def test_blocks_fill_little():
   assert splash._block(5, splash._KEYS, Full()) == 128
 
 
-@pytest.mark.parametrize(('block', 'size'), [(4096, 1024), (768, 256), (384, 128), (192, 128), (64, 128), (4000, 512)])
+@pytest.mark.parametrize(
+  ('block', 'size'), [(4096, 1024), (768, 256), (384, 128), (192, 128), (64, 128), (4000, 512)]
+)
 def test_kernel_blocks_divide_the_blocks_of_a_pattern(block, size):
   for pattern in Neighbours(block), BlockTable(block, ((0,),)):
     assert splash._block(16384, splash._KEYS, pattern) == size
