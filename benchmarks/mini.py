@@ -20,7 +20,9 @@ from lra_spt.report.study import table as studies
 FILES = {  # name of a study: its file, with its argument
   **{f'mini_{part}': f'configs/studies/mini.py:part={part}' for part in mini.PARTS},
   **{name: f'configs/studies/{name}.py' for name in ('image_epochs', 'questions', 'lab')},
+  'lab_longer': 'configs/studies/lab.py:steps=2000',
 }
+NAMES = {'lab_longer': 'lab'}  # in study.json, where it is another
 FACTS = ('row', 'column', 'task', 'model', 'regime', 'state', 'seeds', 'score', 'low', 'high', 'scores')
 FACTS += ('metric', 'parameters', 'flops', 'seconds')
 
@@ -28,7 +30,7 @@ FACTS += ('metric', 'parameters', 'flops', 'seconds')
 def collected(study: str, workdir, command: str = '') -> dict:
   """The content of STUDY.json. Raises DataError for another study, or without a finished run."""
   table = studies.read_table(workdir)
-  if table.record['study'] != study:
+  if table.record['study'] != NAMES.get(study, study):
     raise DataError(
       f'{workdir} is of the study {table.record["study"]}, not {study}; give another --study or --workdir.'
     )
