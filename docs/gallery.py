@@ -2,7 +2,7 @@
 
   python -m docs.gallery demo=runs/demo/report.html study=runs/longer/report.html
 
-A picture shows the first screen of a page in 128 colours, as docs/images/report_NAME.png.
+A picture shows the first screen of a page in 256 colours, as docs/images/report_NAME.png.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ def picture(name: str, page: pathlib.Path) -> pathlib.Path:
     subprocess.run([*command, page.resolve().as_uri()], check=True, stderr=subprocess.DEVNULL)
     path = FOLDER / f'report_{name}.png'
     with Image.open(shot) as image:
-      image.convert('RGB').quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+      image.convert('RGB').quantize(256, Image.Quantize.MAXCOVERAGE).save(path, optimize=True)
   return path
 
 
