@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import html
 import re
 
 from benchmarks.tables.markdown import table
@@ -9,6 +10,9 @@ from data_prep import catalogue
 from lra_spt.config import fields, loading, schema
 from lra_spt.data import splits
 from lra_spt.data.tasks import get_task
+from lra_spt.report import published
+from lra_spt.report.pages import leaderboard
+from lra_spt.report.study.table import CHANCE, averages
 
 
 def device(hardware: dict) -> str:
@@ -111,7 +115,57 @@ def _sizes(task) -> list[int]:
   return [len(parts[name][1]) for name in splits.SPLITS]
 
 
+def submissions() -> list[str]:
+  """Lists the verified files of the folder leaderboard/."""
+  names = 'Model', 'Training', 'Task', 'Score', '95 % interval', 'Seeds', 'Parameters', 'File'
+  rows = []
+  for (task, _), lines in leaderboard.submitted().items():
+    for line in lines:
+      parameters = f'{line["parameters"]:,}' if line['parameters'] else ''
+      where = task if line['protocol'] == 'clean' else f'{task}, protocol {line["protocol"]}'
+      shown = line['score'], line['limits'], line['seeds'], parameters
+      rows.append(
+        (line['model'], line['training'], where, *shown, f'{line["source"]} {line["note"]}'.strip())
+      )
+  return table(names, [tuple(map(_cell, row)) for row in rows])
+
+
+def lra_rows() -> list[str]:
+  """Lists the published rows with scores on Long Range Arena, the best mean of six tasks first."""
+  return _published(published.LRA)
+
+
+def other_rows() -> list[str]:
+  """Lists the published rows on other tasks."""
+  return _published(('pathx256', 'scifar', 'speech_commands', 'bidmc_hr', 'bidmc_rr', 'bidmc_spo2'))
+
+
+def _published(tasks) -> list[str]:
+  of_lra, rows = tasks == published.LRA, []
+  for row in leaderboard.distinct(leaderboard.rows()):
+    if not row.values.keys() & {*tasks}:
+      continue
+    scores = [row.values.get(task) for task in tasks]
+    shown = ['' if score is None else f'{score:.3f}' if score <= 1 else f'{score:.2f}' for score in scores]
+    _, mean, _ = averages(row.values, 100 * CHANCE).values()
+    if of_lra:
+      printed = '' if row.average is None else f'{row.average:.2f}' + ' (!)' * bool(row.problem)
+      shown += ['' if mean is None else f'{mean:.2f}', printed]
+    source = f'{row.source} ({row.note})' if row.note else row.source
+    rows.append((-(mean or 0), tuple(map(_cell, (row.model, row.regime, *shown, source)))))
+  rows.sort(key=lambda row: row[0])
+  names = [published.TASK_NAMES[task] for task in tasks] + ['Mean of six', 'Printed'] * of_lra
+  return table(('Model', 'Training', *names, 'Source'), [cells for _, cells in rows])
+
+
+def _cell(text) -> str:
+  return html.escape(str(text).strip(), quote=False).replace('|', '&#124;')
+
+
 LISTS = {
+  'submissions': submissions,
+  'lra_rows': lra_rows,
+  'other_rows': other_rows,
   'config_keys': config_keys,
   'mask_rates': mask_rates,
   'small_sets': small_sets,

@@ -1,8 +1,9 @@
 """Hooks of mkdocs (mkdocs.yml).
 
-Pages that lie elsewhere in the repository, and the notebooks, join the site. Links are written for reading in
-the repository; the hooks turn them into links between pages of the site. Of a picture with a dark variant,
-the theme shows the one that the reader has switched on, whatever the system prefers.
+Pages that lie elsewhere in the repository, the notebooks, and the script that sorts tables of reports join
+the site. Links are written for reading in the repository; the hooks turn them into links between pages of the
+site. Of a picture with a dark variant, the theme shows the one that the reader has switched on, whatever the
+system prefers.
 """
 
 import pathlib
@@ -25,6 +26,7 @@ LINKED = '.md', '.png', '.ipynb'
 PICTURE = re.compile(  # one picture for light pages and one for dark ones
   r'<picture>\s*<source [^>]*srcset="docs/([^"]+)">\s*<img src="docs/([^"]+)"([^>]*)>\s*</picture>'
 )
+SORTING = ROOT / 'lra_spt/report/pages/templates/tables.js'
 LINK = re.compile(r'(\]\()([^)\s:#]+)((?:#[^)\s]*)?\))')
 
 
@@ -37,6 +39,7 @@ def on_files(files, config):
     files.append(File.generated(config, f'notebooks/{name}.md', content=text))
     for file, content in pictures.items():
       files.append(File.generated(config, f'notebooks/{file}', content=content))
+  files.append(File.generated(config, SORTING.name, content=SORTING.read_text(encoding='utf-8')))
   return files
 
 

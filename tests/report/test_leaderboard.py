@@ -3,10 +3,12 @@
 import dataclasses
 import json
 import re
+import zipfile
 
 import pytest
 
 from lra_spt.cli import main as cli
+from lra_spt.errors import DamagedFile
 from lra_spt.report import published
 from lra_spt.report.pages import leaderboard
 from lra_spt.report.pages.leaderboard import LeaderboardRow
@@ -132,3 +134,30 @@ def test_without_runs_it_is_the_published_page(tmp_path, capsys):
   assert '0 runs of your own' in (tmp_path / 'l.html').read_text()
   assert cli.main(['report', '--leaderboard', f'--workdir={tmp_path / "none"}']) == 2
   assert 'there is no folder' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('path', sorted(leaderboard.SUBMISSIONS.iterdir()), ids=lambda path: path.name)
+def test_committed_submissions_pass(path, capsys):
+  assert path.suffix == '.zip'
+  assert path.stat().st_size <= 3_000_000
+  assert cli.main(['verify', str(path)]) == 0
+  assert 'good' in capsys.readouterr().out
+
+
+def test_submissions_have_tables_of_their_own(write_run, tmp_path):
+  write_run('a', task='listops_mini', accuracy=0.5)
+  assert cli.main(['report', '--leaderboard', f'--workdir={tmp_path}']) == 0
+  html = (tmp_path / 'leaderboard.html').read_text()
+  assert 'longer_listops_mini.zip' not in html[: html.index('id="submissions"')]
+  section = html[html.index('id="submissions"') : html.index('id="faults"')]
+  assert section.count('>longer_listops_mini.zip<') == 4
+  assert 'class="own"' not in section
+
+
+def test_a_bad_submission_is_named(tmp_path):
+  good = next(leaderboard.SUBMISSIONS.glob('*.zip'))
+  with zipfile.ZipFile(good) as old, zipfile.ZipFile(tmp_path / 'bad.zip', 'w') as new:
+    for info in old.infolist():
+      new.writestr(info, old.read(info).replace(b'"accuracy": 0.4', b'"accuracy": 0.9'))
+  with pytest.raises(DamagedFile, match=r'bad.zip does not pass `lra-spt verify` \(runs/.*: .*was edited'):
+    leaderboard.submitted(tmp_path)

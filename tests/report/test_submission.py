@@ -166,7 +166,7 @@ def test_what_was_changed_is_seen(submit, capsys, change, sentence):
   assert '/tmp' not in printed.replace(str(path), '')
 
 
-def test_labels_are_those_of_the_set(submit, data_dir, tmp_path, capsys):
+def test_labels_are_those_of_the_set(submit, data_dir, capsys):
   """Labels and predictions that were changed together give the score; only the set tells."""
   path = submit()[2]
   changed(path, lambda m: resealed(m, **shifted(m, 'label'), **shifted(m, 'prediction')))
@@ -175,10 +175,16 @@ def test_labels_are_those_of_the_set(submit, data_dir, tmp_path, capsys):
   assert status == 1
   assert 'another label than the prepared set' in printed
   path = submit()[2]
-  stripes.prepare_stripes(tmp_path / 'other', examples=32)
-  status, printed = verify(path, capsys, f'--data_dir={tmp_path / "other"}')
+  changed(path, of_another_set)
+  assert verify(path, capsys)[0] == 0
+  status, printed = verify(path, capsys, f'--data_dir={data_dir}')
   assert status == 1
-  assert 'its data have the fingerprint' in printed
+  assert 'its data have the fingerprint 01234567, those of stripes in' in printed
+
+
+def of_another_set(members):
+  del members['seed0/config.json']
+  resealed(members, lambda result: result.update(fingerprints={'data': '0123456789'}, config=None))
 
 
 def link():
@@ -203,7 +209,8 @@ def bomb(name='predictions.npz'):
     ({link(): b'/etc/passwd'}, 'which is a link'),
     ({'seed0/run.sh': b'rm'}, 'is no file of a run'),
     ({'code/a/mixer.py': b''}, 'is no file of a run'),
-    ({'seed0/result.json': bytes(submission.MOST + 1)}, 'of 64 MiB unpacked'),
+    ({'seed0/result.json': bytes(submission.MOST + 1)}, 'of 67,108,865 bytes unpacked'),
+    ({'code/mixer.py': bytes(submission.MOST_SOURCE + 1)}, 'bytes unpacked'),
     ({'seed0/predictions.npz': bomb('index.npy')}, 'holds arrays of more than'),
     ({'result.json': b'{}', 'result.json/result.json': b'{}'}, 'with the name of a folder'),
     ({'code/mixer.py': b''}, 'holds no result.json'),

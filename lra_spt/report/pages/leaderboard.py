@@ -1,6 +1,7 @@
 """Published rows of Long Range Arena beside one's own runs, one table per task; and what is inconsistent.
 
-Figures of the field are in leaderboard.json, those of the paper in published.csv.
+Figures of the field are in leaderboard.json, those of the paper in published.csv. Submissions, files of
+`lra-spt submit` in the folder leaderboard/ of a clone, have tables of their own.
 """
 
 import dataclasses
@@ -8,17 +9,19 @@ import itertools
 import pathlib
 
 from lra_spt import files
+from lra_spt.config.user_files import PROJECT
 from lra_spt.errors import DamagedFile
 from lra_spt.report import published
 from lra_spt.report.pages import document
 from lra_spt.report.runs.run import RECORDED
 from lra_spt.report.statistics.scores import ACCURACY, DASH, R2
-from lra_spt.report.study import notes
+from lra_spt.report.study import any_folder, notes, submission
 from lra_spt.report.study.table import AVERAGES, CHANCE, averages
 
 PAPER = 'Amos et al., ICLR 2024 (arXiv 2310.02980)'
 DATA = pathlib.Path(__file__).parents[1] / 'leaderboard.json'
 TASKS = (*published.LRA, 'pathx256')
+SUBMISSIONS = PROJECT / 'leaderboard'  # a folder of a clone, not of an installed package
 TITLE = 'Long Range Arena: published rows and own runs'
 
 
@@ -80,6 +83,28 @@ def _field():
     raise DamagedFile(f'{DATA} is not {kind} ({error}); {advice}.') from error
 
 
+def submitted(folder: pathlib.Path = SUBMISSIONS) -> dict[tuple, list[dict]]:
+  """The lines of all submissions in a folder by (task, score), the best first.
+
+  Raises:
+    DamagedFile: a file does not pass `lra-spt verify`.
+  """
+  lines = {}
+  for path in sorted(folder.glob('*.zip')):
+    with submission.unpacked(path) as place:
+      if wrong := [run for run in submission.verify(place)[0] if run.faults]:
+        raise DamagedFile(
+          f'{path} does not pass `lra-spt verify` ({wrong[0].name}: {wrong[0].faults[0]}); move it away.'
+        )
+      for cell in any_folder.read_any(place).cells.values():
+        if cell.arm:
+          parameters = cell.arm.first.result.get('parameters')
+          about = {'source': path.name, 'note': ' '.join(notes.of_runs(cell.runs)), 'parameters': parameters}
+          line = _own_line(cell) | about | {'own': False}
+          lines.setdefault((cell.runs[0].task, cell.score), []).append(line)
+  return {key: sorted(of, key=lambda line: -line['value']) for key, of in sorted(lines.items(), key=str)}
+
+
 def distinct(listed: list[LeaderboardRow]) -> list[LeaderboardRow]:
   """Rows without those that repeat numbers of another one, whose sources it then names too."""
   left = []
@@ -110,6 +135,10 @@ def view(table) -> dict:
     'averages': _averages_view(printed, cells),
     'conventions': [name for name, *_ in AVERAGES],
     'tasks': [view for task in names for view in _task_views(task, printed, cells)],
+    'submissions': [
+      {'name': task, 'score': score.title, 'lines': lines, 'cautions': []}
+      for (task, score), lines in submitted().items()
+    ],
     'problems': [row for row in printed if row.problem],
     'counts': {'published': len(printed), 'runs': len(table.runs)},
     'failures': notes.failures(table),

@@ -35,7 +35,7 @@ from lra_spt.report.study import archive, notes
 CODE, ENCODER = 'code', 'encoder.safetensors'
 NAMES = {run_folder.RESULT, run_folder.PREDICTIONS, run_folder.CONFIG, run_folder.STAGE, run_folder.METRICS}
 MOST, MOST_IN_ALL = 64 * 2**20, 2 * 2**30  # bytes of a file, unpacked, other than an encoder; of all
-MOST_FILES, MOST_SOURCES = 10_000, 10
+MOST_FILES, MOST_SOURCES, MOST_SOURCE = 10_000, 10, 2**18  # the last in bytes; choices of sources are hashed
 SAME = ('task', 'regime', 'causal', 'protocol', 'seed', 'fingerprints', 'code')  # in config.json and result
 _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError)
 
@@ -163,8 +163,8 @@ def _refuse(info):
   source = parts[0] == CODE and len(parts) == 2 and name.endswith('.py')
   if not (info.is_dir() or source or parts[-1] in (*NAMES, ENCODER)):
     raise ValueError(f'it holds {name!r:.80}, which is no file of a run')
-  if info.file_size > MOST and parts[-1] != ENCODER:
-    raise ValueError(f'it holds {name!r:.80} of {info.file_size / 2**20:,.0f} MiB unpacked')
+  if parts[-1] != ENCODER and info.file_size > (MOST_SOURCE if source else MOST):
+    raise ValueError(f'it holds {name!r:.80} of {info.file_size:,} bytes unpacked')
   if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
     raise ValueError(f'it compresses {name!r:.80} by method {info.compress_type}')
 

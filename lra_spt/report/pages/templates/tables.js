@@ -1,5 +1,5 @@
-// Tables of class "sorted": a click on a heading sorts, what is typed keeps the rows (and details) that have
-// all of its words. Without scripts a page shows everything in the order of the study.
+// Tables of class "sorted", or in a part of that class: a click on a heading sorts, what is typed keeps the rows
+// (and details) that have all of its words. Without scripts a page shows everything in the order of the study.
 'use strict';
 const text = node => node.textContent.toLowerCase();
 const key = cell => {
@@ -8,7 +8,7 @@ const key = cell => {
   return Number.isNaN(number) ? shown.toLowerCase() : number;
 };
 const order = (a, b) => (typeof a === typeof b ? (a > b) - (a < b) : typeof a === 'number' ? -1 : 1);
-for (const table of document.querySelectorAll('table.sorted')) {
+for (const table of document.querySelectorAll('table.sorted, .sorted table')) {
   const body = table.tBodies[0];
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     const button = document.createElement('button');
