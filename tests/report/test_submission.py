@@ -235,3 +235,4 @@ def test_damaged_files_are_refused(submit, tmp_path, capsys):
     status, printed = verify(path, capsys)
     assert (status, 'is not a submission' in printed) == (2, True), printed
   assert verify(tmp_path / 'none.zip', capsys)[0] == 2
+  assert 'works in folders only' in verify('gs://bucket/s.zip', capsys)[1]

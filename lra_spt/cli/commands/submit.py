@@ -32,8 +32,10 @@ def main(argv: list[str]) -> int:
   """0, or 1 where the file would not pass `lra-spt verify`."""
   arguments = parser().parse_args(argv)
   flags.check_output('--out', arguments.out)
+  from lra_spt.report.runs import run_folder
   from lra_spt.report.study import submission
 
+  out = run_folder.local_folder(arguments.out, '--out')
   encoder = None
   if arguments.weights:
     from lra_spt.cli.commands import export
@@ -44,5 +46,5 @@ def main(argv: list[str]) -> int:
     def encoder(folder, path):
       export.write_encoder(api.load_run(folder), path)
 
-  submission.pack(arguments.workdir, arguments.out, arguments.register, encoder)
-  return verify.report(arguments.out, arguments.data_dir)
+  submission.pack(arguments.workdir, out, arguments.register, encoder)
+  return verify.report(out, arguments.data_dir)

@@ -1,7 +1,5 @@
 """`lra-spt verify`: checks the file of a submission."""
 
-import os
-
 from lra_spt.cli import flags
 from lra_spt.errors import counted
 
@@ -26,10 +24,12 @@ def main(argv: list[str]) -> int:
   return report(arguments.file, arguments.data_dir)
 
 
-def report(path: str, data_dir: str | None) -> int:
+def report(path, data_dir: str | None) -> int:
   """Prints a line for every run, and what was compared with what; returns the exit status."""
+  from lra_spt.report.runs import run_folder
   from lra_spt.report.study import submission
 
+  path = run_folder.local_folder(path, 'FILE')
   with submission.unpacked(path) as folder:
     runs, sentences = submission.verify(folder, data_dir)
   lines = [
@@ -37,6 +37,6 @@ def report(path: str, data_dir: str | None) -> int:
   ]
   for line in (*lines, *(f'- {sentence}' for sentence in sentences)):
     print(line if line.isprintable() else ascii(line))  # names in the file may hold codes for the terminal
-  wrong, size = sum(bool(run.faults) for run in runs), os.path.getsize(path) / 1e6
+  wrong, size = sum(bool(run.faults) for run in runs), path.stat().st_size / 1e6
   print(f'{path} ({size:.2f} MB), {counted(len(runs), "run")}: {f"{wrong:,} wrong" if wrong else "good"}')
   return 1 if wrong else 0
