@@ -144,6 +144,13 @@ def test_committed_submissions_pass(path, capsys):
   assert 'good' in capsys.readouterr().out
 
 
+def test_labels_of_a_committed_submission_are_those_of_its_set(tmp_path, capsys):
+  path = leaderboard.SUBMISSIONS / 'longer_listops_mini.zip'
+  assert cli.main(['prepare', 'listops_mini', f'--data_dir={tmp_path}']) == 0
+  assert cli.main(['verify', str(path), f'--data_dir={tmp_path}']) == 0
+  assert f'those of the prepared set in {tmp_path}' in capsys.readouterr().out
+
+
 def test_submissions_have_tables_of_their_own(write_run, tmp_path):
   write_run('a', task='listops_mini', accuracy=0.5)
   assert cli.main(['report', '--leaderboard', f'--workdir={tmp_path}']) == 0
