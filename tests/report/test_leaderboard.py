@@ -144,6 +144,7 @@ def test_committed_submissions_pass(path, capsys):
   assert 'good' in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_labels_of_a_committed_submission_are_those_of_its_set(tmp_path, capsys):
   path = leaderboard.SUBMISSIONS / 'longer_listops_mini.zip'
   assert cli.main(['prepare', 'listops_mini', f'--data_dir={tmp_path}']) == 0
