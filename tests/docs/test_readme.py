@@ -88,8 +88,8 @@ def test_the_readme_counts_checked_models_and_published_rows(repository):
   near = sum(bound <= 5e-6 for bound in bounds)
   assert f'gradients of {near} to 5e-6 and of the others to {max(bounds):.0e}'.replace('e-0', 'e-') in text
   rows = leaderboard.distinct(leaderboard.rows())
-  assert f'your runs among {len(rows)} published rows' in text
-  assert sum(bool(row.problem) for row in rows) == 9  # nine
+  assert f'It has {len(rows)} published rows; nine printed averages' in text
+  assert sum(bool(row.problem) for row in rows) == 9
 
 
 def test_the_readme_counts_the_tests(request, repository):
