@@ -62,6 +62,8 @@ CUDNN_TAKES = CALLS[:2] + CALLS[4:6]
 def _on_a_gpu():
   if jax.default_backend() != 'gpu':
     pytest.skip(f'jax runs on {jax.default_backend()}: needs a GPU and LRA_SPT_TEST_PLATFORM=cuda')
+  with jax.numpy_rank_promotion('allow'), jax.numpy_dtype_promotion('standard'):  # tokamax promotes both
+    yield
 
 
 def draw(shape_q, shape_k, dtype):

@@ -9,10 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lra_spt.ops import attention as package
+from lra_spt.ops import selection
 from lra_spt.ops.attention import BlockTable, Causal, Full, Neighbours, Window, attention, tokamax
 
+INSTALLED = jax.__version_info__ >= (0, 11) and importlib.util.find_spec('tokamax') is not None
 needs_tokamax = pytest.mark.skipif(
-  jax.__version_info__ < (0, 11) or importlib.util.find_spec('tokamax') is None,
+  not INSTALLED,
   reason="needs jax 0.11 and the package tokamax: pip install 'lra_spt[gpu]'",
 )
 
@@ -60,6 +63,16 @@ def test_under_transformations(loosely, draw_attention, assert_transforms, atten
   attend = functools.partial(attention, pattern=Neighbours(8), implementation='tokamax')
   _, *gradients = attention_oracle(Neighbours(8), q, k, v, d_out)
   assert_transforms(attend, (q, k, v), d_out, gradients)
+
+
+def test_autotune_tries_it_on_gpus_and_mosaic_only_where_named(monkeypatch):
+  monkeypatch.setattr(package, 'platform', lambda: 'gpu')
+  q = jax.ShapeDtypeStruct((1, 64, 1, 16), jnp.float32)
+  with selection.recording() as calls:
+    jax.eval_shape(lambda q: attention(q, q, q, pattern=Full()), q)
+  (call,) = calls
+  assert set(call.candidates) == {'triton', 'blockwise', *(['tokamax'] if INSTALLED else [])}
+  assert call.candidates[0] == 'triton'
 
 
 def test_refuses():
