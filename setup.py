@@ -73,6 +73,7 @@ setuptools.setup(
     'Operating System :: MacOS',
     'Programming Language :: Python :: 3.11',
     'Programming Language :: Python :: 3.12',
+    'Programming Language :: Python :: 3.13',
     'Topic :: Scientific/Engineering :: Artificial Intelligence',
     'Typing :: Typed',
   ],

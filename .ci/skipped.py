@@ -14,6 +14,7 @@ import xml.etree.ElementTree
 ALWAYS = (  # what this environment cannot have
   r'needs Apache Beam',  # has a part of its own in .ci/run
   r'needs (wandb|mlflow)',  # likewise
+  r'needs jax (older than )?0\.11',  # one of both; .ci/run also has newer jax, with tokamax
   r'PyTorch is not installed',  # no requirement; an example and peers use it
   r'zsh is not installed',
   r'libtpu exists for Linux on x86-64 only',

@@ -11,6 +11,7 @@ TPU = '<testcase classname="tests.test_tpu_aot" name="test_train_step"/>'
 SKIPS = {
   'beam': "needs Apache Beam: pip install 'lra_spt[beam]'",
   'tracker': "needs wandb: pip install 'lra_spt[wandb]'",
+  'tokamax': "needs jax 0.11 and the package tokamax: pip install 'lra_spt[gpu]'",
   'libtpu': 'libtpu exists for Linux on x86-64 only',
   'folder': 'no folder /shared: set LRA_SPT_SHARED to the folder with the real data',
   'images': 'no official Pathfinder images of 64 pixels in /shared/reference/pathfinder',

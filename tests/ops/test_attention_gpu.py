@@ -17,10 +17,7 @@ from lra_spt.errors import ConfigError
 from lra_spt.ops.attention import BlockTable, Causal, Full, Neighbours, Window, attention
 from lra_spt.ops.attention.patterns import dense_mask
 
-pytestmark = [
-  pytest.mark.gpu,
-  pytest.mark.filterwarnings('ignore:The Pallas Triton backend is deprecated:DeprecationWarning'),
-]
+pytestmark = pytest.mark.gpu
 # Implementation, dtype, precision of products, largest error relative to max(1, largest value). 'default' may
 # be TF32, which has 10 bits, as float16 has; bfloat16 has 7.
 KINDS = [

@@ -10,7 +10,7 @@ import pytest
 from lra_spt.ops.attention import BlockTable, Causal, Full, Neighbours, Window, attention, mosaic
 
 interprets = pytest.mark.skipif(
-  jax.__version_info__ < (0, 11), reason='jax interprets and lowers kernels of Mosaic GPU from 0.11 on'
+  jax.__version_info__ < (0, 11), reason='needs jax 0.11, which interprets and lowers kernels of Mosaic GPU'
 )
 TABLE = BlockTable(64, ((0, 1, 2), (0, 1), (), (1,)))
 
@@ -135,7 +135,7 @@ def test_refuses():
   assert refuses(pattern=BlockTable(64, ((0,),))) == refuses(pattern=Full())
 
 
-@pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason='jax is new enough')
+@pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason='needs jax older than 0.11')
 @pytest.mark.parametrize('name', ['mosaic', 'tokamax'])
 def test_an_old_jax_is_named(name):
   arrays = [jnp.zeros((1, 4, 1, 4))] * 3

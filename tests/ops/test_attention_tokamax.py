@@ -83,7 +83,7 @@ def test_refuses():
   )
 
 
-@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason='the version of jax is refused first')
+@pytest.mark.skipif(jax.__version_info__ < (0, 11), reason='needs jax 0.11: an older one is refused first')
 def test_a_missing_package_is_named(monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
   with pytest.raises(ValueError, match=r"'tokamax' needs the package tokamax: pip install 'lra_spt\[gpu\]'"):

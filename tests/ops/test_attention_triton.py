@@ -140,7 +140,6 @@ LOWERED = [
 ]
 
 
-@pytest.mark.filterwarnings('ignore:The Pallas Triton backend is deprecated:DeprecationWarning')
 @pytest.mark.parametrize('length', [16384, 16000])
 @pytest.mark.parametrize('pattern, width, dtype', LOWERED)
 def test_lowers_for_gpus(pattern, width, dtype, length, a_gpu):

@@ -10,10 +10,7 @@ import pytest
 
 from lra_spt.ops.scan import linear_scan
 
-pytestmark = [
-  pytest.mark.gpu,
-  pytest.mark.filterwarnings('ignore:The Pallas Triton backend is deprecated:DeprecationWarning'),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)

@@ -92,7 +92,6 @@ def test_blocks_divide_the_length_where_they_can():
   assert scan_pallas._block(1009 * 8, 3000) == 3000  # no divisor: the last block is cut
 
 
-@pytest.mark.filterwarnings('ignore:The Pallas Triton backend is deprecated:DeprecationWarning')
 @pytest.mark.parametrize('varying', [False, True])
 @pytest.mark.parametrize('shape', [(4, 1024, 2, 128), (4, 1001, 1, 40)])
 def test_lowers_for_gpus(shape, varying, a_gpu, monkeypatch):

@@ -24,8 +24,6 @@ from lra_spt.ops.attention import Causal, Full, Neighbours, attention
 from lra_spt.runs import experiment
 from lra_spt.training import autotune
 
-pytestmark = pytest.mark.filterwarnings('ignore:The Pallas Triton backend is deprecated:DeprecationWarning')
-
 
 @pytest.fixture(autouse=True)
 def _forget():
