@@ -28,7 +28,6 @@ def loosely():
 
 
 @needs_tokamax
-@pytest.mark.filterwarnings('ignore::DeprecationWarning')
 @pytest.mark.parametrize(
   'pattern, q_offset',
   [
@@ -57,7 +56,6 @@ def test_agrees_with_float64(
 
 
 @needs_tokamax
-@pytest.mark.filterwarnings('ignore::DeprecationWarning')
 def test_under_transformations(loosely, draw_attention, assert_transforms, attention_oracle):
   q, k, v, d_out = draw_attention((2, 20, 2, 8), (2, 20, 2, 8))
   attend = functools.partial(attention, pattern=Neighbours(8), implementation='tokamax')
@@ -91,7 +89,6 @@ def test_a_missing_package_is_named(monkeypatch):
 
 
 @needs_tokamax
-@pytest.mark.filterwarnings('ignore::DeprecationWarning')
 def test_its_triton_kernels_lower_for_gpus(loosely, a_gpu):
   """Those for Hopper look for a GPU when they are traced."""
   from tokamax import config
