@@ -329,7 +329,7 @@ def runs(monkeypatch):
 
   calls = []
 
-  def run(requests, *, stages, announce):
+  def run(requests, *, stages, arm, announce):
     announce('told')
     for each in requests:
       seed, steps, progress = (

@@ -132,7 +132,7 @@ def test_attention_agrees_with_one_device(pattern, heads, shape, expected, padde
 
 @pytest.mark.parametrize(
   'implementation, pattern',
-  [(None, Neighbours(3)), (None, Neighbours(5)), ('pallas', Neighbours(5)), ('splash', Neighbours(6))],
+  [(None, Neighbours(3)), (None, Neighbours(5)), ('triton', Neighbours(5)), ('splash', Neighbours(6))],
 )
 def test_attention_by_other_implementations(implementation, pattern):
   """Implementations of the platform, and those of accelerators in interpret mode."""
