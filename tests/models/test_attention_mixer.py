@@ -173,7 +173,7 @@ def test_remat_of_mixers_does_not_repeat_the_forward_pass_of_attention(gradient_
   assert maxima['blocks'] == maxima['dots'] == 2 * maxima['']
 
 
-@pytest.mark.parametrize('kernel', ['pallas', 'splash'])
+@pytest.mark.parametrize('kernel', ['triton', 'splash'])
 def test_remat_of_mixers_saves_the_results_of_kernels(make_model, kernel):
   calls = {}
   for remat in ('', 'mixers', 'blocks'):
