@@ -99,7 +99,7 @@ QUICKSTART, *OTHERS = NAMES = (
 )
 EXERCISE = '05_exercise'
 WRITE = '%%writefile neighbours_mixer.py\n'
-LONG = '05_exercise_solution', 'why_it_helps'
+LONG = '02_bring_your_own_mixer', '03_inside_s4', '05_exercise_solution', 'why_it_helps'
 
 
 @pytest.mark.parametrize('name', [*NAMES, EXERCISE])
