@@ -25,6 +25,7 @@ TASK_NAMES = {
   'pathfinder': 'Pathfinder',
   'pathx': 'PathX',
   'pathx256': 'PathX-256',
+  'path512': 'Path-512',
   'scifar': 'sCIFAR',
   'speech_commands': 'Speech Commands',
   'bidmc_hr': 'BIDMC HR',

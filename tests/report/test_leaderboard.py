@@ -57,6 +57,11 @@ def test_printed_values_are_possible(rows):
   assert len({*given}) == len(given)
 
 
+def test_every_row_says_where_it_was_read(rows):
+  for row in rows:
+    assert re.search('[Tt]able|README|abstract', row.source) or row.note.startswith('secondary'), row.name
+
+
 def test_the_three_conventions(rows):
   of = {row.model: leaderboard.averages(row.values, 50) for row in rows if row.source.startswith('S4 ')}
   assert list(of['Transformer'].values()) == [
