@@ -120,6 +120,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_called_damaged(gcs, bucket, ch
     assert 'damaged' not in sentence
 
 
+@pytest.mark.slow  # on a disk it runs always
 def test_runs_share_their_pretraining(gcs, bucket, cheap):
   store = f'--stages=gs://{bucket}/stages'
   assert cheap('runs/one', store, argument='regime=masked')[0] == 0
