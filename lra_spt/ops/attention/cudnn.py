@@ -11,20 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lra_spt.ops.attention import refusals
 from lra_spt.ops.attention.patterns import Causal, Full, Interval, Neighbours, shown_keys
 
 
 def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset, return_logsumexp=False, bias_HR=None) -> str | None:
   """Returns why `cudnn_attention` cannot run this call, or None."""
   width = q_BLHK.shape[-1]
-  if return_logsumexp:
-    return 'returns no logsumexp'
-  if bias_HR is not None:
-    return 'adds no bias to scores'
-  if v_BMHK.shape[-1] != width:
-    return f'takes values as wide as keys, {width}, not {v_BMHK.shape[-1]}'
-  if q_BLHK.dtype not in (jnp.bfloat16, jnp.float16):
-    return f'takes bfloat16 and float16, not {q_BLHK.dtype}'
+  if reason := refusals.of_call(q_BLHK, v_BMHK, return_logsumexp, bias_HR, ('bfloat16', 'float16')):
+    return reason
   if width % 8 or width > 128:
     return f'takes heads that are multiples of 8 up to 128, not {width}'
   return _cannot_fold(q_BLHK.shape[1], k_BMHK.shape[1], pattern, q_offset) or _lacks_hardware()

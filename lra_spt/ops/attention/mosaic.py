@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from lra_spt.distributed.sharding import platform
-from lra_spt.ops.attention import triton
+from lra_spt.ops.attention import refusals, triton
 from lra_spt.ops.attention.patterns import WIDEST, BlockTable, Causal, Full, Pattern, Window
 
 _ROWS = 64  # queries and keys of the smallest tile
@@ -36,10 +36,8 @@ def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset, return_logsumexp=False
     return f'needs blocks of a multiple of {_ROWS} tokens in a BlockTable, not {pattern.block}'
   if jax.__version_info__ < (0, 11):
     return f'needs jax 0.11 or newer, not {jax.__version__}'
-  if platform() == 'gpu' and jax.default_backend() == 'gpu':
-    device = jax.local_devices()[0]
-    if str(getattr(device, 'compute_capability', '')) != '9.0':
-      return 'needs an NVIDIA GPU of compute capability 9.0 (Hopper)'
+  if refusals.capability() not in (None, 9.0):
+    return 'needs an NVIDIA GPU of compute capability 9.0 (Hopper)'
   return None
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 from lra_spt.distributed.sharding import platform
+from lra_spt.ops.attention import refusals
 from lra_spt.ops.attention.patterns import UNBOUNDED, BlockTable, Causal, Neighbours, Pattern, shown_keys
 
 _LANES = 128  # kernel blocks are multiples of it
@@ -31,16 +32,10 @@ _COMPUTE = 512  # keys whose scores are in fast memory at a time
 
 def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset, return_logsumexp=False, bias_HR=None) -> str | None:
   """Returns why `splash_attention` cannot run this call, or None."""
-  if return_logsumexp:
-    return 'returns no logsumexp'
-  if bias_HR is not None:
-    return 'adds no bias to scores'
-  if v_BMHK.shape[-1] != q_BLHK.shape[-1]:
-    return f'takes values as wide as keys, {q_BLHK.shape[-1]}, not {v_BMHK.shape[-1]}'
+  if reason := refusals.of_call(q_BLHK, v_BMHK, return_logsumexp, bias_HR, ('bfloat16', 'float32')):
+    return reason
   if isinstance(q_offset, jax.core.Tracer):
     return 'needs a q_offset known when tracing'
-  if q_BLHK.dtype not in (jnp.bfloat16, jnp.float32):
-    return f'takes bfloat16 and float32, not {q_BLHK.dtype}'
   if q_BLHK.shape[-1] > _LANES:
     return f'takes heads of at most {_LANES}, not {q_BLHK.shape[-1]}'
   return None

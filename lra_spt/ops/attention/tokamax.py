@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from lra_spt.distributed.sharding import platform
+from lra_spt.ops.attention import refusals
 from lra_spt.ops.attention.patterns import UNBOUNDED, BlockTable, shown_keys
-
-_DTYPES = ('float32', 'bfloat16', 'float16')
 
 
 def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset, return_logsumexp=False, bias_HR=None) -> str | None:
@@ -20,32 +19,17 @@ def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset, return_logsumexp=False
   del k_BMHK, q_offset
   if platform() == 'tpu':
     return 'runs on GPUs, and dense on CPUs'
-  if return_logsumexp:
-    return 'returns no logsumexp'
-  if bias_HR is not None:
-    return 'adds no bias to scores'
-  if v_BMHK.shape[-1] != q_BLHK.shape[-1]:
-    return f'takes values as wide as keys, {q_BLHK.shape[-1]}, not {v_BMHK.shape[-1]}'
-  if q_BLHK.dtype.name not in _DTYPES:
-    return f'takes {", ".join(_DTYPES)}, not {q_BLHK.dtype}'
+  if reason := refusals.of_call(q_BLHK, v_BMHK, return_logsumexp, bias_HR, refusals.SIXTEEN_AND_32_BITS):
+    return reason
   if isinstance(pattern, BlockTable):
     return 'shows one interval of keys per query, so it has no BlockTable'
   if jax.__version_info__ < (0, 11):
     return f'needs jax 0.11 or newer, not {jax.__version__}'
   if importlib.util.find_spec('tokamax') is None:
     return "needs the package tokamax: pip install 'lra_spt[gpu]'"
-  if platform() == 'gpu' and not 8 <= _generation() < 11:
+  if (capability := refusals.capability()) is not None and not 8 <= capability < 11:
     return 'needs an NVIDIA GPU of compute capability 8.0 to 10.x'
   return None
-
-
-def _generation() -> int:
-  """The compute capability of the GPUs of this process, without the digits after the point; 9 if it has none
-  and only compiles for them."""
-  if jax.default_backend() != 'gpu':
-    return 9
-  major = str(getattr(jax.local_devices()[0], 'compute_capability', '')).split('.')[0]
-  return int(major) if major.isdigit() else 0
 
 
 def tokamax_attention(
@@ -79,7 +63,8 @@ def tokamax_attention(
   everything = pattern.first(0) == -UNBOUNDED and pattern.end(0) == UNBOUNDED and not any(bounded)
   mask = base.Mask() if everything else base.Mask(k_start=start_BL[:, None], k_end=end_BL[:, None])
   if kernel is None:
-    kernel = 'xla' if platform() == 'cpu' else 'mosaic_gpu' if _generation() >= 9 else 'triton'
+    older = (refusals.capability() or 9) < 9
+    kernel = 'xla' if platform() == 'cpu' else 'triton' if older else 'mosaic_gpu'
   exact = jax.config.jax_default_matmul_precision in ('highest', 'float32')
   precision = jax.lax.Precision.HIGHEST if exact else jax.lax.Precision.DEFAULT
   out_BLHK = api.IMPLEMENTATIONS[kernel](q_BLHK, k_BMHK, v_BMHK, mask=mask, precision=precision)

@@ -20,12 +20,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
 from lra_spt.distributed.sharding import platform
+from lra_spt.ops.attention import refusals
 from lra_spt.ops.attention import triton_kernels as kernels
 from lra_spt.ops.attention.patterns import UNBOUNDED, BlockTable, Causal, Full, Pattern, shown_keys
 
 WIDEST = 128  # head dimension
 _SMALLEST = 16  # tiles and head dimensions below would leave tensor cores unused
-_DTYPES = ('float32', 'bfloat16', 'float16')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,29 +76,15 @@ def refuses(q_BLHK, k_BMHK, v_BMHK, *, pattern, q_offset, return_logsumexp=False
   del k_BMHK, q_offset
   if platform() == 'tpu':
     return 'runs on GPUs, and interpreted on CPUs'
-  if return_logsumexp:
-    return 'returns no logsumexp'
-  if bias_HR is not None:
-    return 'adds no bias to scores'
-  if v_BMHK.shape[-1] != q_BLHK.shape[-1]:
-    return f'takes values as wide as keys, {q_BLHK.shape[-1]}, not {v_BMHK.shape[-1]}'
-  if q_BLHK.dtype.name not in _DTYPES:
-    return f'takes {", ".join(_DTYPES)}, not {q_BLHK.dtype}'
+  if reason := refusals.of_call(q_BLHK, v_BMHK, return_logsumexp, bias_HR, refusals.SIXTEEN_AND_32_BITS):
+    return reason
   if q_BLHK.shape[-1] > WIDEST:
     return f'takes head dimensions up to {WIDEST}, not {q_BLHK.shape[-1]}'
   if isinstance(pattern, BlockTable) and pattern.block % _SMALLEST:
     return f'needs blocks of a multiple of {_SMALLEST} tokens in a BlockTable, not {pattern.block}'
-  if platform() == 'gpu' and not _on_ampere_or_newer():
+  if (capability := refusals.capability()) is not None and capability < 8:
     return 'needs an NVIDIA GPU of compute capability 8.0 (Ampere) or newer'
   return None
-
-
-def _on_ampere_or_newer():
-  """True if the GPUs of this process are Ampere or newer, and if it has none and only compiles for GPUs."""
-  if jax.default_backend() != 'gpu':
-    return True
-  major = str(getattr(jax.local_devices()[0], 'compute_capability', '')).split('.')[0]
-  return major.isdigit() and int(major) >= 8  # AMD's are names such as gfx90a
 
 
 def triton_attention(
