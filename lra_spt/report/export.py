@@ -12,7 +12,8 @@ import re
 from lra_spt.report.statistics.scores import ACCURACY
 from lra_spt.report.study import notes
 from lra_spt.report.study import table as studies
-from lra_spt.report.study.arms import mean
+from lra_spt.report.study import text as study_text
+from lra_spt.report.study.arms import mean, scaled
 
 # What a line holds. Scores are as in result.json, a share or R2, with a 95 % interval; numbers that are not
 # known are empty. scores: of every seed, null where it has none; unscored: why. FLOPs and seconds: of both
@@ -232,3 +233,18 @@ def to_markdown(title, head, rows, notes) -> str:
 
 def _one_line(content):
   return ' '.join(''.join(letter if letter.isprintable() else ' ' for letter in content).split(' ')).strip()
+
+
+def gains_and_cost(table: studies.ResultTable) -> str:
+  """Markdown of the table, then of gain and cost of every cell, then the conclusions."""
+  gains = {pair.pretrained: pair.score.with_limits(pair.interval) for pair in table.findings.pairs}
+  rows = []
+  for cell in (cell for cell in table.cells.values() if cell.arm):
+    parameters = cell.arm.mean(lambda run: run.result.get('parameters'))
+    shown = '\u2013' if parameters is None else f'{parameters:,.0f}'
+    operations = scaled(cell.arm.mean(lambda run: run.total('flops')), 'FLOP')
+    bound = '\u2265 ' * any(run.flops_at_least for run in cell.runs)
+    rows.append((cell.row, cell.column, gains.get(cell, ''), shown, bound + operations))
+  head = ('', '', 'gain (95 %)', 'parameters', 'operations of training')
+  more = to_markdown('Gains and cost', head, rows, study_text.conclusions(table))
+  return f'{text(table, "markdown")}\n{more}'

@@ -17,11 +17,9 @@ from lra_spt.config import loading, user_files
 from lra_spt.data import examples
 from lra_spt.data.tasks import get_task, is_own
 from lra_spt.errors import ConfigError, MissingFile
-from lra_spt.report import export
 from lra_spt.report.runs import run_folder
-from lra_spt.report.study import archive, text
-from lra_spt.report.study.arms import duration, scaled
-from lra_spt.report.study.table import ResultTable
+from lra_spt.report.study import archive
+from lra_spt.report.study.arms import duration
 from lra_spt.studies import runner, search, study
 from lra_spt.studies.study import folder_of
 
@@ -183,21 +181,6 @@ def without(chosen: study.Study, jobs) -> tuple[study.Study, str]:
     for cell in chosen.cells
   ]
   return dataclasses.replace(chosen, cells=cells, about=f'{chosen.about} {sentence}'), sentence
-
-
-def markdown(table: ResultTable) -> str:
-  """The table, then gain and cost of every cell, then the conclusions."""
-  gains = {pair.pretrained: pair.score.with_limits(pair.interval) for pair in table.findings.pairs}
-  rows = []
-  for cell in (cell for cell in table.cells.values() if cell.arm):
-    parameters = cell.arm.mean(lambda run: run.result.get('parameters'))
-    shown = '\u2013' if parameters is None else f'{parameters:,.0f}'
-    operations = scaled(cell.arm.mean(lambda run: run.total('flops')), 'FLOP')
-    bound = '\u2265 ' * any(run.flops_at_least for run in cell.runs)
-    rows.append((cell.row, cell.column, gains.get(cell, ''), shown, bound + operations))
-  head = ('', '', 'gain (95 %)', 'parameters', 'operations of training')
-  more = export.to_markdown('Gains and cost', head, rows, text.conclusions(table))
-  return f'{export.text(table, "markdown")}\n{more}'
 
 
 def costs(chosen: study.Study, names, workdir, overrides) -> dict:

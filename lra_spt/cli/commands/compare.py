@@ -38,6 +38,7 @@ def main(argv: list[str]) -> int:
   arguments = parser().parse_args(argv)
   flags.register(arguments)
   from lra_spt import files
+  from lra_spt.report import export
   from lra_spt.report.runs import run_folder
   from lra_spt.report.study.any_folder import read_any
   from lra_spt.studies import compare, runner, study
@@ -72,6 +73,6 @@ def main(argv: list[str]) -> int:
     print(compare.outlook(costs, jobs, arguments.processes), flush=True)
   status = study_command.run(chosen, jobs, workdir, arguments, compare.by_cost(costs, workdir))
   path = workdir / 'compare.md'
-  files.write_text(path, compare.markdown(read_any(workdir)))
+  files.write_text(path, export.gains_and_cost(read_any(workdir)))
   print(f'The table as Markdown is in {path}')
   return status
