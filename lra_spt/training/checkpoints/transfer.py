@@ -47,7 +47,7 @@ def transfer(
   whole = patterns == EVERYTHING
   moving = {*ours} if whole else _moving(patterns, wanted)
   others = {} if whole else theirs  # what stays fresh need not fit
-  if what := difference(theirs, others | {key: ours[key] for key in moving}):
+  if what := difference(theirs, others | {key: x for key, x in ours.items() if key in moving}):
     raise CheckpointError(
       f'{name} does not fit the model to finetune ({what}); pretrain and finetune the same model'
     )
