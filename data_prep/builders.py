@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import tqdm
 
-from data_prep import catalogue
+from data_prep import catalogue, labels
 from lra_spt import files
 from lra_spt.data import fingerprints, parts, prepared, tasks
 from lra_spt.data.fingerprints import FILE_ORDER, Fingerprint
@@ -43,6 +43,7 @@ class Source:
       an array of `shape` and `dtype`, or a pair of arrays for two documents.
     counts: examples per file.
     classes: number of labels; 0 for labels that are finite real numbers.
+    per_position: True if a label is an array of a class for each position, -1 where it does not count.
     shape: shape of the inputs of every example; None for tokens and (0, channels) for values of differing
       lengths.
     dtype: dtype of inputs: uint8, int16 or float32.
@@ -66,6 +67,7 @@ class Source:
   verified: bool
   dtype: type = np.uint8
   documents: int = 1
+  per_position: bool = False
   groups: Mapping[str, Sequence[int]] | None = None
   statistics: bool = False
   extra: Mapping = dataclasses.field(default_factory=dict)
@@ -149,6 +151,8 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     shape = tuple(size or None for size in origin.shape or (0,))
     inputs = tfds.features.Tensor(shape=shape, dtype=origin.dtype, encoding=tfds.features.Encoding.BYTES)
     label = tfds.features.ClassLabel(num_classes=origin.classes) if origin.classes else np.float32
+    if origin.per_position:
+      label = tfds.features.Tensor(shape=(None,), dtype=np.int32, encoding=tfds.features.Encoding.BYTES)
     # A pair is stored as one sequence with the position of its second document.
     pair = {'second_begins': np.int32} if origin.documents == 2 else {}
     return _Info(
@@ -184,11 +188,11 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     examples = iter(self._origin.files[file]())
     for inputs, label in examples:
       where = f'{self.name}: example {count} of {file}'
-      label = self._checked_label(label, where)
       documents = inputs if self._origin.documents == 2 else (inputs,)
       documents = [np.ascontiguousarray(document, self._origin.dtype) for document in documents]
       if self._origin.dtype == np.float32 and not all(np.isfinite(document).all() for document in documents):
         raise DataError(f'{where} holds a number that is not finite; correct the files it comes from.')
+      label = labels.checked(self._origin, label, len(documents[0]), where)
       self._fingerprint.add(file, count, label, documents)
       key = fingerprints.input_key(map(fingerprints.digest, documents))
       self._keys.setdefault(file, []).append(key)
@@ -212,14 +216,6 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
         f'{self.name}: the source of {file} ended after {count:,} examples, but promised {promised:,}.'
       )
 
-  def _checked_label(self, label, where):
-    classes = self._origin.classes
-    if classes and not 0 <= label < classes:
-      raise DataError(f'{where} has label {label}; labels run from 0 to {classes - 1}.')
-    if not classes and not np.isfinite(label):
-      raise DataError(f'{where} has label {label}, which is not a finite number.')
-    return int(label) if classes else float(np.float32(label))
-
   def _download_and_prepare(self, dl_manager, download_config=None):
     total = sum(self._origin.counts.values())
     with tqdm.tqdm(total=total, desc=f'writing {self.name}', unit=' examples', disable=None) as self._bar:
@@ -232,6 +228,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       classes=self._origin.classes,
       repeated=fingerprints.repeated(self._keys),
       longest=self._longest,
+      **({'per_position': True} if self._origin.per_position else {}),
       shape=list(self._origin.shape) if self._origin.shape else None,
       dtype=np.dtype(self._origin.dtype).name,
       documents=self._origin.documents,
@@ -246,18 +243,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
   def _statistics(self) -> dict:
     """Statistics of the training file: of its values, and of its labels if they are real numbers."""
     inputs = {'train': self._moments.summary()} if self._moments.count else {}
-    return inputs | ({'labels': _label_statistics(self._labels)} if self._labels else {})
-
-
-def _label_statistics(labels: list[float]) -> dict[str, list[float]]:
-  label_N = np.asarray(labels, np.float64)
-  statistics = {
-    'mean': label_N.mean(),
-    'std': label_N.std(),
-    'least': label_N.min(),
-    'largest': label_N.max(),
-  }
-  return {name: [float(value)] for name, value in statistics.items()}
+    return inputs | ({'labels': labels.statistics(self._labels)} if self._labels else {})
 
 
 def _difference(found: Mapping, asked: Mapping) -> str:

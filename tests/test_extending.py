@@ -19,6 +19,7 @@ from lra_spt.config import loading, regimes
 from lra_spt.data import tasks
 from lra_spt.data.examples import open_split, open_splits
 from lra_spt.objectives import registry
+from lra_spt.report.runs.run import read_run
 from lra_spt.runs.api import load_run
 from lra_spt.runs.build import resolve, stages_of
 
@@ -116,6 +117,70 @@ def test_own_values_of_differing_lengths(folder, capsys):
   answers = load_run('runs').predict(noisy['inputs'], noisy['lengths'])
   wanted = load_run('runs').predict(batch['inputs'], batch['lengths'])
   np.testing.assert_array_equal(answers.probabilities, wanted.probabilities)
+
+
+def test_own_labels_of_positions(folder, capsys):
+  """The example of data.md: training, the score with its interval, recorded predictions and wrong files."""
+  (folder / 'raw').mkdir()
+  runpy.run_path('my_states.py', run_name='__main__')
+  assert cli.main(['prepare', 'npz', '--name=states', '--raw_dir=raw', '--data_dir=data']) == 0
+  assert cli.main(['inspect', 'states', '--data_dir=data', '--out=page.html']) == 0
+  test = open_split('states', 'test', 'data')
+  stored = test.gather(np.arange(len(test)))
+  with np.load('raw/train.npz') as raw:
+    np.testing.assert_array_equal(stored['label'], raw['labels'][stored['index']])
+
+  words = [f'--config={DEMO}:regime=masked', '--config.task=states', '--register=my_states.py', '--quiet']
+  words += [f'--config.{stage}.max_steps=4' for stage in ('pretrain', 'finetune')]
+  assert cli.main(['train', *words, '--workdir=runs/a']) == 0
+  run = read_run('runs/a')
+  with np.load('runs/a/predictions.npz') as arrays:
+    label_NL, prediction_NL = arrays['label'], arrays['prediction']
+    np.testing.assert_array_equal(arrays['index'], stored['index'])
+  counted_NL = label_NL >= 0
+  right_NL = (label_NL == prediction_NL) & counted_NL
+  assert label_NL.shape == (40, 64)
+  assert run.test['examples'] == 40
+  assert run.test['positions'] == run.examples == counted_NL.sum()
+  assert run.value == pytest.approx(right_NL.sum() / counted_NL.sum(), abs=1e-12)
+  assert run.test['majority'] == pytest.approx((label_NL == 0).sum() / counted_NL.sum())
+  # The spread of the units is that of a ratio over 40 independent examples (Cochran 1977, section 6.3).
+  mean, count_N = run.value, counted_NL.sum(1)
+  wanted = mean + (right_NL.sum(1) - mean * count_N) / count_N.mean()
+  np.testing.assert_allclose(run.units, wanted[np.argsort(stored['index'])], rtol=1e-12)
+  assert cli.main(['evaluate', '--workdir=runs/a', '--split=test', '--register=my_states.py']) == 0
+  assert 'Equal' in capsys.readouterr().out
+  answers = load_run('runs/a').predict(stored['inputs'])
+  np.testing.assert_array_equal(answers.prediction, prediction_NL)
+
+  as_recorded = ['record', '--predictions=runs/a/predictions.npz', '--task=states', '--data_dir=data']
+  facts = ['--model=other', '--regime=scratch', '--seed=0']
+  assert cli.main([*as_recorded, *facts, '--out=runs/b']) == 0
+  assert read_run('runs/b').value == run.value
+  assert cli.main(['report', '--workdir=runs']) == 0
+  assert 'test examples' in pathlib.Path('runs/report.html').read_text(encoding='utf-8')
+
+
+@pytest.mark.parametrize(
+  'change, sentence',
+  [
+    (lambda y: y[:, :-1], 'give each position a whole number'),
+    (
+      lambda y: np.where(np.arange(400)[:, None] == 3, -1, y),
+      'example 3 of train has no position that counts',
+    ),
+    (lambda y: np.where(y == 1, 2, y), 'no example of class 1, but one of class 2'),
+    (lambda y: np.where(y < 0, -2, y), 'a position has the label -2'),
+  ],
+)
+def test_labels_of_positions_that_are_refused(folder, capsys, change, sentence):
+  (folder / 'raw').mkdir()
+  runpy.run_path('my_states.py', run_name='__main__')
+  with np.load('raw/train.npz') as raw:
+    arrays = dict(raw)
+  np.savez('raw/train.npz', inputs=arrays['inputs'], labels=change(arrays['labels']))
+  assert cli.main(['prepare', 'npz', '--name=states', '--raw_dir=raw', '--data_dir=data']) == 2
+  assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.skipif(importlib.util.find_spec('torch') is None, reason='PyTorch is not installed')

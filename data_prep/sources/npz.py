@@ -1,7 +1,8 @@
 """A set of your own from NumPy's .npz files: train.npz and, optionally, validation.npz and test.npz.
 
-Every file holds `labels`, [N]: whole numbers 0 to classes - 1, or real numbers for a regression. Inputs have
-one of three forms:
+Every file holds `labels`, [N]: whole numbers 0 to classes - 1, or real numbers for a regression. Labels of
+positions are whole numbers [N, L], with -1 where a position does not count; those of concatenated token ids
+are [all tokens]. Inputs have one of three forms:
 
 - values: `inputs`, uint8, int16 or float32 [N, L] or [N, L, C]; optionally `lengths`, [N], of which example n
   has the first lengths[n] positions (bytes and int16 then have the shape [N, L, C], also for one channel);
@@ -31,6 +32,7 @@ import pathlib
 import numpy as np
 
 from data_prep import builders, raw_files, verification, zips
+from data_prep import labels as labels_lib
 from lra_spt.data import scorable, splits, tokenizers
 from lra_spt.errors import DataError, MissingFile, counted, touching
 
@@ -44,7 +46,7 @@ class Part:
 
   Attributes:
     inputs: values [N, L] or [N, L, C], or all token ids concatenated [tokens].
-    labels: int64 or float32 [N].
+    labels: int64 or float32 [N], or of positions int32 [N, L], of token ids concatenated [tokens].
     offsets: of token ids, int64 [N + 1]; None for values.
     lengths: of values of differing lengths, int64 [N], else None.
     groups: int64 [N], equal for examples that belong together; None if the file has none.
@@ -59,7 +61,12 @@ class Part:
   vocabulary: tuple[str, ...]
 
   def __len__(self):
-    return len(self.labels)
+    return len(self.inputs) if self.offsets is None else len(self.offsets) - 1
+
+  @property
+  def per_position(self) -> bool:
+    """True if every position has a label."""
+    return self.labels.dtype == np.int32
 
   @property
   def shape(self) -> tuple[int, ...] | None:
@@ -81,9 +88,15 @@ class Part:
 
   def examples(self, dtype):
     """Yields (inputs, label) in this order."""
-    for n, label in zip(self.order.tolist(), self.labels[self.order].tolist(), strict=True):
-      row = self.inputs[n] if self.offsets is None else self.inputs[self.offsets[n] : self.offsets[n + 1]]
-      yield (row if self.lengths is None else row[: self.lengths[n]]).astype(dtype), label
+    for n in self.order.tolist():
+      label = self._row(self.labels, n) if self.per_position else self.labels[n].item()
+      yield self._row(self.inputs, n).astype(dtype), label
+
+  def _row(self, values, n):
+    """The positions of example n."""
+    if self.offsets is not None:
+      return values[self.offsets[n] : self.offsets[n + 1]]
+    return values[n] if self.lengths is None else values[n, : self.lengths[n]]
 
 
 def read(path: pathlib.Path) -> Part:
@@ -95,7 +108,7 @@ def read(path: pathlib.Path) -> Part:
     FileAccessError: it cannot be read.
   """
   arrays = _arrays(path)
-  inputs, labels = arrays['inputs'], _labels(arrays['labels'], path)
+  inputs, labels = arrays['inputs'], labels_lib.of_file(arrays, path)
   vocabulary = arrays.get('vocabulary', np.zeros(0, str))
   if vocabulary.ndim != 1 or vocabulary.dtype.kind != 'U':
     raise DataError(f'{path}: vocabulary is {_kind(vocabulary)}; make it a row of strings.')
@@ -104,10 +117,12 @@ def read(path: pathlib.Path) -> Part:
     inputs, lengths = _values_with_lengths(inputs, arrays['lengths'], path)
   elif 'lengths' in arrays or 'offsets' in arrays:
     inputs, offsets = _tokens(arrays, path)
+    if labels.ndim == 2:
+      labels = labels[np.arange(labels.shape[1]) < np.diff(offsets)[:, None]]
   else:
     inputs = _values(inputs, path)
   count = len(inputs) if offsets is None else len(offsets) - 1
-  if count != len(labels):
+  if labels.dtype != np.int32 and count != len(labels):
     raise DataError(f'{path} has {count:,} inputs, but {len(labels):,} labels; give every input one label.')
   groups = _groups(arrays.get('groups'), count, path)
   return Part(inputs, labels, offsets, lengths, groups, tuple(vocabulary.tolist()))
@@ -147,22 +162,6 @@ def _arrays(path):
 
 def _kind(array):
   return f'{array.dtype} {list(array.shape)}'
-
-
-def _labels(labels, path):
-  if labels.shape == (0,):
-    raise DataError(f'{path} has no examples; give it some, or leave the file out.')
-  if labels.ndim != 1 or labels.dtype.kind not in 'iuf':
-    raise DataError(f'{path}: labels are {_kind(labels)}; make them a row of whole or real numbers.')
-  if labels.dtype.kind == 'f':
-    with np.errstate(over='ignore'):
-      real = labels.astype(np.float32)
-    if len(wrong := np.flatnonzero(~np.isfinite(real))):
-      raise DataError(f'{path}: label {wrong[0]} is not a finite number of 32 bits; correct or leave it out.')
-    return real
-  if len(wrong := np.flatnonzero(labels < 0)):
-    raise DataError(f'{path}: label {wrong[0]} is {labels[wrong[0]]}; number the classes from 0.')
-  return labels.astype(np.int64)
 
 
 def _groups(groups, count, path):
@@ -268,7 +267,8 @@ def _load(paths, dataset):
           f'{paths[file]} has {what} {of(part)}, but {paths["train"]} {of(train)}; make all files alike.'
         )
   _check_groups(parts, paths)
-  classes = _classes(parts, paths)
+  classes = labels_lib.classes(parts, paths)
+  by_class = classes and not train.per_position
   for sentence in _remarks(parts, paths):
     print(sentence)
   tokens, vocabulary = train.offsets is not None, ()
@@ -283,6 +283,7 @@ def _load(paths, dataset):
     files={file: functools.partial(part.examples, dtype) for file, part in parts.items()},
     counts={file: len(part) for file, part in parts.items()},
     classes=classes,
+    per_position=train.per_position,
     shape=shape,
     dtype=dtype,
     groups=None if train.groups is None else {file: part.together()[1] for file, part in parts.items()},
@@ -293,7 +294,7 @@ def _load(paths, dataset):
       'verification': 'none',
       'distinct_labels': len(np.unique(np.concatenate([part.labels for part in parts.values()]))),
       **({'vocabulary': list(vocabulary)} if tokens else {}),
-      **({'train_labels': train.labels[train.order].tolist()} if classes and len(parts) == 1 else {}),
+      **({'train_labels': train.labels[train.order].tolist()} if by_class and len(parts) == 1 else {}),
     },
   )
 
@@ -309,27 +310,6 @@ def _check_groups(parts, paths):
         f'{paths[second]} has examples of the group {shared[0]}, and so has {paths[first]}; put all examples '
         'of a group into one file.'
       )
-
-
-def _classes(parts, paths):
-  """Number of classes; 0 for a regression."""
-  if parts['train'].labels.dtype.kind == 'f':
-    return 0
-  found = np.unique(parts['train'].labels)
-  if len(gaps := np.flatnonzero(found != np.arange(len(found)))):
-    raise DataError(
-      f'{paths["train"]} has no example of class {gaps[0]}, but one of class {found[-1]}; number the classes '
-      '0, 1, ... without gaps.'
-    )
-  if len(found) < 2:
-    raise DataError(f'{paths["train"]} has labels of one class only; give at least two classes.')
-  for file, part in parts.items():
-    if part.labels.max() >= len(found):
-      raise DataError(
-        f'{paths[file]} has the label {part.labels.max()}, but the training labels end at {len(found) - 1}; '
-        'give every class training examples.'
-      )
-  return len(found)
 
 
 def _remarks(parts, paths):

@@ -13,7 +13,8 @@ from google.protobuf import message
 
 from lra_spt.data import fitting, prepared
 from lra_spt.data import splits as splits_lib
-from lra_spt.data.tasks import Task, Tokens, get_task
+from lra_spt.data.parts import UNLABELLED
+from lra_spt.data.tasks import Task, Tokens, get_task, preparation
 from lra_spt.errors import DataError, FileAccessError, one_line, too_many_open_files, touching
 
 SPLITS = splits_lib.SPLITS
@@ -70,7 +71,7 @@ class Examples:
     self._source = source
     self._cache = self._present = None
     stored = task.batch(len(indices))
-    if stored['inputs'].nbytes <= CACHE_BYTES:
+    if stored['inputs'].nbytes + stored['label'].nbytes <= CACHE_BYTES:
       # np.zeros takes memory only for pages that are written, so a few examples cost only their share.
       self._cache = {name: np.zeros(stored[name].shape, stored[name].dtype) for name in _DECODED}
       self._present = np.zeros(len(indices), bool)
@@ -84,7 +85,12 @@ class Examples:
     records = self._source.read(self.indices[positions])
     shapes = task.batch(len(records))
     decoded = {name: np.zeros(shapes[name].shape, shapes[name].dtype) for name in _DECODED}
-    decoded['label'][:] = [record['label'] for record in records]
+    if task.per_position:
+      decoded['label'][:] = UNLABELLED
+      for label_L, record in zip(decoded['label'], records, strict=True):
+        label_L[: len(record['label'])] = record['label']
+    else:
+      decoded['label'][:] = [record['label'] for record in records]
     inputs, lengths = decoded['inputs'], decoded['lengths']
     if isinstance(task.inputs, Tokens):
       inputs[:] = task.inputs.pad_id
@@ -170,7 +176,8 @@ class Examples:
 
     Returns:
       A dict with the shapes and dtypes of `task.batch(B)`: inputs [B, *task.row] in the storage dtype (token
-      ids padded with `pad_id`); lengths int32 [B], or [B, 2] for pairs; label int32 or float32 [B]; weight
+      ids padded with `pad_id`); lengths int32 [B], or [B, 2] for pairs; label int32 or float32 [B], or int32
+      [B, L] with -1 for positions that do not count; weight
       float32 [B], all ones; index int32 [B], the position in the stored file.
 
     Raises:
@@ -234,7 +241,7 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
   if split not in SPLITS:
     raise DataError(f'There is no split {split!r}; choose one of {", ".join(SPLITS)}.')
   folder = prepared.dataset_folder(data_dir, task.dataset)
-  command = task.preparation(data_dir)
+  command = preparation(task, data_dir)
   metadata = prepared.read_metadata(folder, f'make it with `{command}`')
   fitting.check_fits(task, metadata, folder)
   try:
@@ -269,7 +276,8 @@ def open_splits(task: Task | str, data_dir) -> dict[str, Examples]:
 
 
 class _Stored:
-  """The examples of one file, by position: {'inputs', 'label'} and, for pairs, 'second_begins'.
+  """The examples of one file, by position: {'inputs', 'label'} and, for pairs, 'second_begins'. Labels of
+  positions are int32 [positions].
 
   TFDS's own data source returns the same, but several times slower: it starts threads for each batch and
   walks its description of features for each example. This class calls only its parser and its reader.
@@ -329,7 +337,9 @@ class _Stored:
   def _example(self, fields):
     stored = np.frombuffer(fields['inputs'].bytes_list.value[0], self._dtype)
     example = {'inputs': stored.reshape(self._shape)}
-    for name in fields.keys() - {'inputs'}:
+    if of_positions := fields['label'].bytes_list.value:
+      example['label'] = np.frombuffer(of_positions[0], np.int32)
+    for name in fields.keys() - example.keys():
       (example[name],) = fields[name].int64_list.value or fields[name].float_list.value
     return example
 

@@ -20,8 +20,11 @@ class Fingerprint:
   def __init__(self):
     self._digest = hashlib.sha256()
 
-  def add(self, file: str, position: int, label: int | float, documents: Sequence[np.ndarray]) -> None:
-    """Adds the next example: its one document, or the two of a pair, C-contiguous."""
+  def add(self, file: str, position: int, label, documents: Sequence[np.ndarray]) -> None:
+    """Adds the next example: its label, a number or int32 [positions], and its one document, or the two of a
+    pair, C-contiguous."""
+    if isinstance(label, np.ndarray):
+      documents, label = [*documents, label], 'positions'
     shapes = ':'.join(str(document.shape) for document in documents)
     self._digest.update(f'{file}:{position}:{label}:{shapes}:'.encode())
     for document in documents:

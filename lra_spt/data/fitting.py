@@ -37,6 +37,12 @@ def check_fits(task: Task, metadata: dict, folder) -> None:
       f'has {task.vocabulary}; correct the vocabulary of the task.'
     )
   _check_labels(task, metadata.get('classes', task.classes), folder)
+  if (per_position := metadata.get('per_position', False)) != task.per_position:
+    have = 'one label per position' if per_position else 'one label per example'
+    kind = 'PerPosition' if per_position else 'Classes'
+    raise DataError(
+      f'The data set in {folder} has {have}; give task {task.name!r} labels={kind}({task.classes}).'
+    )
   for key, default, expected in (
     ('documents', 1, task.documents),
     ('dtype', 'uint8', task.inputs.dtype),

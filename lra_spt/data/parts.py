@@ -14,6 +14,7 @@ from lra_spt.errors import ConfigError
 SCALES = {'uint8': 255.0, 'int16': 32_768.0, 'float32': 1.0}
 # A measured deviation below this share of the mean is rounding; float32 cannot separate such values.
 _ROUNDING = 1e-9
+UNLABELLED = -1  # the label of a position that does not count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,6 +165,14 @@ class ByteTokens:
 @dataclasses.dataclass(frozen=True)
 class Classes:
   """Each example has one of `count` classes."""
+
+  count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PerPosition:
+  """Each position of an example has one of `count` classes, or the label -1: such a position does not count.
+  Models answer at every position; padding has no label."""
 
   count: int
 

@@ -161,8 +161,9 @@ def read_metadata(folder, advice: str, *, thorough: bool = False) -> dict:
     counts ({file: examples}), shape ([positions] or [positions, channels]; if lengths differ null for tokens
     and [0, channels] for values), dtype (of
     inputs), documents (2 for pairs, else 1), groups ({file: sizes of consecutive groups}), longest
-    (positions), classes (0 for real labels), request (arguments of the preparation), files ({name: bytes}),
-    sha256 ({name: hex}), and for tokens vocabulary ([str]). Some sets have statistics of the training
+    (positions), classes (0 for real labels), per_position (True if each position has a label), request
+    (arguments of the preparation), files ({name: bytes}), sha256 ({name: hex}), and for tokens vocabulary
+    ([str]). Some sets have statistics of the training
     file ({'train': {'mean', 'std'}} of stored values, per channel, and {'labels': {'mean', 'std', 'least',
     'largest'}} of real labels), distinct_labels and train_labels (from .npz files), class_names and
     published_vocabulary (from the catalogue).
@@ -229,6 +230,7 @@ class Metadata:
   classes: int = 0
   distinct_labels: int = 0
   longest: int = 0
+  per_position: bool = False
   shape: list[int] | None = None
   dtype: str = ''
   documents: int = 1

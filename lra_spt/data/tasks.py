@@ -1,199 +1,27 @@
-"""Tasks: inputs, labels, splits, and departures of the published code from good practice.
+"""The tasks of the package, and those that a user registers."""
 
-A task is composed of parts, so that impossible combinations cannot be written:
-
-```python
-Task(
-  name='birds', dataset='birds',
-  inputs=Values(length=8000, mean=(0.0,), std=(0.1,), dtype='int16'),
-  labels=Classes(12),
-  groups=Groups('singer', 'recordings'), splits='grouped',
-)
-```
-
-This module does not need jax; `lra_spt.objectives.rows` holds the parts that run under jit. Sizes,
-normalisation constants and denoising losses are those of Never Train from Scratch (Amos, Berant, Gupta, ICLR
-2024), Table 4, and of its public code.
-"""
-
-import dataclasses
 import shlex
 
-import numpy as np
+from lra_spt.data.parts import Bytes, Classes, Groups, PerPosition, Published, Real, Tokens, Values
+from lra_spt.data.task import Task
+from lra_spt.errors import IMPORT_FIRST, ConfigError, nearest
 
-from lra_spt.data.parts import ArraySpec, Bytes, ByteTokens, Classes, Groups, Published, Real, Tokens, Values
-from lra_spt.data.splits import Splits
-from lra_spt.errors import IMPORT_FIRST, ConfigError, DataError, FieldError, nearest
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-  """Everything about a data set that a model, an objective or a report needs to know.
-
-  Attributes:
-    name: name of the task, on the command line.
-    dataset: name of the prepared set that it reads; several tasks can share one.
-    inputs: `Tokens`, `Values`, `Bytes` or, through `with_byte_tokens`, `ByteTokens`.
-    labels: `Classes` or `Real`.
-    splits: rule that assigns examples to splits, see `splits.Splits`.
-    groups: names of groups of dependent examples; None if examples are independent.
-    published: departures of the published code.
-    chance: the score of guessing, for readers of a report.
-    description: one sentence.
-    prepare_command: the command that makes the prepared set, without --data_dir. Empty means
-      `lra-spt prepare <dataset>` or, for a set of your own,
-      `lra-spt prepare npz --name <dataset> --raw_dir RAW`.
-
-  Raises:
-    ConfigError: a standard deviation of inputs or labels is not above 0.
-  """
-
-  name: str
-  dataset: str
-  inputs: Tokens | Values | Bytes | ByteTokens
-  labels: Classes | Real
-  splits: Splits = 'files'
-  groups: Groups | None = None
-  published: Published = Published()
-  chance: str = ''
-  description: str = ''
-  prepare_command: str = ''
-
-  def __post_init__(self):
-    for name, part in (('inputs', self.inputs), ('labels', self.labels)):
-      std = np.asarray(getattr(part, 'std', 1.0))
-      if len(wrong := std[~(np.isfinite(std) & (std > 0))]):
-        raise ConfigError(
-          f'Task {self.name!r} divides its {name} by std={wrong[0]:g}; give a number above 0 (1 for '
-          'values that never vary).'
-        )
-
-  @property
-  def length(self) -> int:
-    """L, the largest number of positions in a sequence."""
-    return self.inputs.length
-
-  @property
-  def documents(self) -> int:
-    """2 if an example is a pair of sequences, else 1."""
-    return self.inputs.documents
-
-  @property
-  def vocabulary(self) -> int:
-    """Number of ids; 0 if inputs are not tokens."""
-    return self.inputs.vocabulary
-
-  @property
-  def channels(self) -> int:
-    """C, the values per position; 0 for tokens."""
-    return self.inputs.channels
-
-  @property
-  def classes(self) -> int:
-    """Number of classes; 0 for a regression."""
-    return self.labels.count
-
-  @property
-  def regression(self) -> bool:
-    """True if labels are real numbers."""
-    return isinstance(self.labels, Real)
-
-  @property
-  def row(self) -> tuple[int, ...]:
-    """Shape of one example's inputs in a batch: (L,), (L, C) or (2, L)."""
-    if self.documents == 2:
-      return (2, self.length)
-    return (self.length, self.channels) if self.channels > 1 else (self.length,)
-
-  def batch(self, *leading: int) -> dict[str, ArraySpec]:
-    """Shapes and dtypes of a batch of [*leading] examples of `examples.Examples.gather`."""
-    parts = {
-      'inputs': (self.row, self.inputs.dtype),
-      'lengths': ((2,) if self.documents == 2 else (), 'int32'),
-      'label': ((), 'float32' if self.regression else 'int32'),
-      'weight': ((), 'float32'),
-      'index': ((), 'int32'),
-    }
-    return {name: ArraySpec((*leading, *shape), np.dtype(dtype)) for name, (shape, dtype) in parts.items()}
-
-  def with_inputs(self, **changes) -> 'Task':
-    """The task with these attributes of its inputs changed; a new mean brings its number of channels."""
-    if 'mean' in changes and isinstance(self.inputs, Values):
-      changes = {'channels': 0} | changes
-    return dataclasses.replace(self, inputs=dataclasses.replace(self.inputs, **changes))
-
-  @property
-  def measured(self) -> bool:
-    """True if preparation measures the normalisation of inputs or labels."""
-    return getattr(self.inputs, 'measured', False) or getattr(self.labels, 'measured', False)
-
-  def with_measured(self, statistics: dict) -> 'Task':
-    """The task with the normalisation that it leaves to the `statistics` of a prepared set's metadata; raises
-    a DataError if they do not hold it."""
-    changes = {}
-    for name, key in (('inputs', 'train'), ('labels', 'labels')):
-      if not getattr(part := getattr(self, name), 'measured', False):
-        continue
-      if key not in statistics:
-        raise DataError(
-          f'The prepared set {self.dataset!r} does not hold the mean and standard deviation of the {name} of '
-          'its training file; remove its folder and prepare it again.'
-        )
-      changes[name] = part.normalised_by(statistics[key])
-    return dataclasses.replace(self, **changes)
-
-  def with_byte_tokens(self) -> 'Task':
-    """The task that reads its bytes as tokens and not as numbers; sets and splits stay the same.
-
-    Raises:
-      FieldError: its positions do not hold one byte each.
-    """
-    inputs = self.inputs
-    if isinstance(inputs, Tokens) or inputs.dtype != 'uint8' or inputs.channels > 1 or inputs.padded:
-      content = 'tokens already' if isinstance(inputs, Tokens) else f'{inputs.channels} x {inputs.dtype}'
-      content += ' of differing lengths' if inputs.padded else ''
-      raise FieldError(
-        'byte_tokens',
-        f'is true, which is for tasks of one byte per position, but those of {self.name} hold {content}; set '
-        'it to false',
-      )
-    return dataclasses.replace(self, inputs=ByteTokens(inputs.length, getattr(inputs, 'grayscale', False)))
-
-  def as_published(self) -> 'Task':
-    """The task with the splits of the published code."""
-    return dataclasses.replace(self, splits=self.published.splits) if self.published.splits else self
-
-  @property
-  def cautions(self) -> tuple[str, ...]:
-    """Sentences on what the test set can and cannot show, for every result with these splits."""
-    score, groups = 'R2' if self.regression else 'accuracy', self.groups
-    published = ', as in the published code' if self.splits == self.published.splits else ''
-    if self.splits == 'reused':
-      return (
-        f'The validation set is the test set{published}: checkpoints were chosen by the very examples on '
-        f'which this {score} is measured, which flatters it.',
-      )
-    if groups and self.splits == 'grouped':
-      apart = f'{groups.name.capitalize()} of the test set are in no other split.'
-      if self.published.splits == 'shuffled':
-        mixed = f'{groups.members} of one {groups.one} lie in all three'
-        apart += f' In the paper, {mixed}: its {score} answers an easier question.'
-      return (apart,)
-    if groups and self.splits in ('random', 'stratified', 'shuffled'):
-      return (
-        f'{groups.members.capitalize()} of one {groups.one} lie in training, validation and test set'
-        f'{published}: nothing here says how the model does on {groups.name} that it has not seen.',
-      )
-    return ()
-
-  def preparation(self, data_dir) -> str:
-    """The command that makes the prepared set in `data_dir`, for a bucket by way of a local folder."""
-    named = self.dataset if self.dataset in _SHIPPED else f'npz --name {self.dataset} --raw_dir RAW'
-    command = f'{self.prepare_command or f"lra-spt prepare {named}"} --data_dir'
-    if '://' not in str(data_dir):
-      return f'{command} {shlex.quote(str(data_dir))}'
-    bucket = shlex.quote(f'{str(data_dir).rstrip("/")}/')
-    return f'{command} data && gcloud storage cp -r data/{self.dataset} {bucket}'
+__all__ = [
+  'TASKS',
+  'Bytes',
+  'Classes',
+  'Groups',
+  'PerPosition',
+  'Published',
+  'Real',
+  'Task',
+  'Tokens',
+  'Values',
+  'get_task',
+  'is_own',
+  'preparation',
+  'register_task',
+]
 
 
 def _pathfinder(name, resolution, note):
@@ -358,6 +186,16 @@ TASKS = {
 _OURS = frozenset(TASKS)
 # Sets that `lra-spt prepare` knows by name. Its catalogue imports this module, so it cannot be imported here.
 _SHIPPED = frozenset(task.dataset for task in TASKS.values())
+
+
+def preparation(task: Task, data_dir) -> str:
+  """The command that makes the prepared set in `data_dir`, for a bucket by way of a local folder."""
+  named = task.dataset if task.dataset in _SHIPPED else f'npz --name {task.dataset} --raw_dir RAW'
+  command = f'{task.prepare_command or f"lra-spt prepare {named}"} --data_dir'
+  if '://' not in str(data_dir):
+    return f'{command} {shlex.quote(str(data_dir))}'
+  bucket = shlex.quote(f'{str(data_dir).rstrip("/")}/')
+  return f'{command} data && gcloud storage cp -r data/{task.dataset} {bucket}'
 
 
 def get_task(name: str) -> Task:

@@ -1,4 +1,4 @@
-"""Classification: one class per sequence, or per pair of documents."""
+"""Classification: one class per sequence, per pair of documents, or per position."""
 
 import dataclasses
 import math
@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import optax
 from clu.metrics import Collection
 
+from lra_spt.data.parts import UNLABELLED
+from lra_spt.models.heads import HeadSpec
 from lra_spt.objectives.answers import OneAnswer
 from lra_spt.objectives.contract import Prepared
 from lra_spt.objectives.metrics import ClassificationMetrics, Mean
@@ -35,12 +37,30 @@ class Classification(OneAnswer):
 
   def measure(self, outputs, prepared: Prepared):
     """A clu metric collection of one batch."""
-    hits_B = (self.predictions(outputs) == prepared.targets).astype(jnp.float32)
+    hits = (self.predictions(outputs) == prepared.targets).astype(jnp.float32)
     return ClassificationMetrics.empty().replace(
       loss=Mean.weighted(self._losses(outputs, prepared), prepared.weights),
-      accuracy=Mean.weighted(hits_B, prepared.weights),
+      accuracy=Mean.weighted(hits, prepared.weights),
     )
 
   def predictions(self, outputs):
-    """int32 [B], the class with the largest logit."""
+    """int32 [B] or, of positions, [B, L]: the class with the largest logit."""
     return jnp.argmax(outputs, axis=-1).astype(jnp.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class PositionClassification(Classification):
+  """Cross-entropy at every position that has a label; `finetune.pool` and `finetune.head` have no effect.
+
+  Loss and accuracy are means over these positions, so an example counts by how many it has.
+  """
+
+  @property
+  def head(self) -> HeadSpec:
+    return HeadSpec('tokens', self.task.classes)
+
+  def prepare(self, batch, keys_B) -> Prepared:
+    """The batch with targets [B, L] and weights [B, L], 0 where a position has no label."""
+    prepared, label_BL = super().prepare(batch, keys_B), batch['label']
+    counted_BL = (label_BL != UNLABELLED) & (batch['weight'] > 0)[:, None]
+    return prepared.replace(targets=jnp.maximum(label_BL, 0), weights=counted_BL.astype(jnp.float32))

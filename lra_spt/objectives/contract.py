@@ -69,8 +69,8 @@ class Prepared:
     inputs: int32 [R, L] ids or float32 [R, L, C].
     lengths_B: int32 [R], or None if all rows are full.
     targets: int32 [R, L] or float32 [R, L, C] for denoising, int32 or float32 [B] for classification and
-      regression.
-    weights: float32, 1 where the target counts: [R, L] for denoising, else [B].
+      regression, int32 [B, L] for classes of positions.
+    weights: float32, 1 where the target counts: [R, L] for denoising and classes of positions, else [B].
   """
 
   inputs: jax.Array
@@ -142,4 +142,4 @@ class Objective(Protocol):
     """The metric collection of one batch: sums and counts, which merge exactly."""
 
   def predictions(self, outputs: jax.Array) -> jax.Array:
-    """The predictions that predictions.npz stores: [B], or [B, 0] for none."""
+    """The predictions that predictions.npz stores: [B], [B, L] for positions, or [B, 0] for none."""

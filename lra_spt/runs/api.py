@@ -172,9 +172,9 @@ class Predictions:
   """The answers of a finetuned model.
 
   index: int32 [N], position in the file of the prepared set, or in the array of inputs.
-  label: int32 or float32 [N]; None for an array of inputs.
-  prediction: int32 [N], the class; or float32 [N], the value in units of the label.
-  probabilities: float32 [N, classes]; None for a regression.
+  label: int32 or float32 [N], or int32 [N, L] of positions; None for an array of inputs.
+  prediction: like `label`: the class, or the value in units of the label.
+  probabilities: float32 [N, classes] or [N, L, classes]; None for a regression.
   """
 
   index: np.ndarray

@@ -147,7 +147,8 @@ def build(run: RunSpec, stage: str) -> Built:
   if stage == 'pretrain':
     objective = get_objective(run.regime.objective)(task, protocol, **spec.options)
   else:
-    answer = objectives.Regression if task.regression else objectives.Classification
+    one = objectives.Regression if task.regression else objectives.Classification
+    answer = objectives.PositionClassification if task.per_position else one
     objective = answer(task, protocol, spec.pool, spec.head)
   inputs = InputSpec(task.length, task.vocabulary, objective.channels)
   execution = run.runtime.execution

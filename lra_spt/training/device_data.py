@@ -17,7 +17,7 @@ from jax import lax
 
 from lra_spt.config.runtime import PLACEMENTS
 from lra_spt.data.examples import Examples
-from lra_spt.data.tasks import ArraySpec
+from lra_spt.data.parts import ArraySpec
 from lra_spt.distributed import processes, sharding
 from lra_spt.errors import ConfigError
 

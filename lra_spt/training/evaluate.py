@@ -52,7 +52,8 @@ class Measured:
 
   metrics: {name: value}, None for a metric that is not defined.
   undefined: {name: why} of these.
-  predictions: arrays index, label and prediction, each [N] in stored order; None if they were not asked for.
+  predictions: arrays index, label and prediction, each [N] in stored order, the latter two [N, L] for labels
+    of positions; None if they were not asked for.
   """
 
   metrics: dict[str, float | None]
@@ -191,8 +192,8 @@ def evaluator_of(built, mesh) -> Evaluator:
 
 
 def _concatenate(batches, count: int, stacked: bool) -> list[dict[str, np.ndarray]]:
-  """Joins (weight, index, label, predictions) of batches for each run: [B] each, predictions [runs, B] if
-  stacked."""
+  """Joins (weight, index, label, predictions) of batches for each run: [B, ...] each, predictions [runs, B,
+  ...] if stacked."""
   parts = [[np.asarray(part) for part in parts] for parts in zip(*batches, strict=True)]
   weight, index, label = (np.concatenate(part) for part in parts[:3])
   predicted = np.concatenate(parts[3], axis=int(stacked))

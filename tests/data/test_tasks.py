@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import prepared, splits, tasks
+from lra_spt.data import parts, prepared, splits, tasks
 
 WITHOUT_JAX = """
 import importlib, pkgutil, sys, warnings
@@ -86,9 +86,9 @@ def test_tasks_are_those_of_the_paper(shipped_tasks):
 )
 def test_batches_say_what_they_are_before_they_are_there(name, row, stored, label):
   batch = tasks.get_task(name).batch(5, 3)
-  assert batch['inputs'] == tasks.ArraySpec((5, 3, *row), np.dtype(stored))
+  assert batch['inputs'] == parts.ArraySpec((5, 3, *row), np.dtype(stored))
   lengths = (5, 3, 2) if name == 'retrieval' else (5, 3)
-  assert batch['lengths'] == tasks.ArraySpec(lengths, np.dtype('int32'))
+  assert batch['lengths'] == parts.ArraySpec(lengths, np.dtype('int32'))
   assert batch['label'].dtype == label
   zeros = {key: np.zeros(part.shape, part.dtype) for key, part in batch.items()}
   assert {key: (x.size, x.nbytes) for key, x in zeros.items()} == {

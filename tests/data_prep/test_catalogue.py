@@ -5,7 +5,7 @@ import dataclasses
 from data_prep import catalogue, prepare
 from data_prep.sources import bidmc
 from lra_spt.data import prepared
-from lra_spt.data.tasks import get_task
+from lra_spt.data.tasks import get_task, preparation
 
 
 def test_every_set_of_a_task_can_be_prepared(shipped_tasks):
@@ -14,7 +14,7 @@ def test_every_set_of_a_task_can_be_prepared(shipped_tasks):
     assert entry is not None, task.name
     assert entry.published_vocabulary == task.vocabulary
     assert not entry.class_names or len(entry.class_names) == task.classes
-    assert task.preparation('D') == f'lra-spt prepare {entry.name} --data_dir D'
+    assert preparation(task, 'D') == f'lra-spt prepare {entry.name} --data_dir D'
   assert {name for entry in catalogue.SETS.values() for name in entry.sets} == {
     task.dataset for task in shipped_tasks
   }

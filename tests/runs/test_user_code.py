@@ -13,7 +13,8 @@ import pytest
 
 from configs import rows
 from lra_spt.config import user_files
-from lra_spt.data.tasks import Classes, Groups, Published, Real, Task, Values
+from lra_spt.data.parts import Classes, Groups, Published, Real, Values
+from lra_spt.data.task import Task
 from lra_spt.errors import ConfigError
 from lra_spt.runs import user_code
 

@@ -10,7 +10,7 @@ import pytest
 from lra_spt import files
 from lra_spt.cli.commands import demo, prepare, record, study, train
 from lra_spt.config import loading
-from lra_spt.data.tasks import get_task
+from lra_spt.data.tasks import get_task, preparation
 from lra_spt.distributed import sharding
 from lra_spt.errors import ConfigError
 from lra_spt.report.runs import run_folder
@@ -170,5 +170,5 @@ def test_a_config_file_below_a_folder_with_its_mark(tmp_path):
 
 
 def test_commands_in_messages_can_be_copied():
-  assert get_task('stripes').preparation('a b$(c)') == "lra-spt prepare stripes --data_dir 'a b$(c)'"
-  assert get_task('stripes').preparation('gs://x/a b').endswith("data/stripes 'gs://x/a b/'")
+  assert preparation(get_task('stripes'), 'a b$(c)') == "lra-spt prepare stripes --data_dir 'a b$(c)'"
+  assert preparation(get_task('stripes'), 'gs://x/a b').endswith("data/stripes 'gs://x/a b/'")

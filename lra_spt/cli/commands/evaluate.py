@@ -58,18 +58,21 @@ def main(argv: list[str]) -> int:
 def describe(run, split, metrics, arrays) -> str:
   """Formats the score with its interval, then every metric."""
   from lra_spt.data import scorable
+  from lra_spt.report.runs import metrics as test_metrics
   from lra_spt.report.statistics import intervals as statistics
   from lra_spt.report.statistics import scores
 
-  score, examples = scores.SCORES[run.built.objective.selection[0]], metrics['examples']
-  group_N = arrays.get('group')
+  score, what = scores.SCORES[run.built.objective.selection[0]], 'example'
+  if run.task.per_position:
+    arrays, what = test_metrics.by_position(arrays), 'position'
+  examples, group_N = len(arrays['index']), arrays.get('group')
   name = run.task.groups.name if run.task.groups and group_N is not None else 'examples'
   units = statistics.score_units(score.is_share, arrays['label'], arrays['prediction'], group_N)
   grouped = group_N is not None
   listed = [
     f'  {key} {"not defined" if value is None else format(value, ".6g")}'
     for key, value in metrics.items()
-    if key != 'examples'
+    if key not in ('examples', 'positions')
   ]
   if metrics[score.key] is None:
     why = scorable.why_no_r2_of(arrays['label'])
@@ -79,7 +82,7 @@ def describe(run, split, metrics, arrays) -> str:
   return '\n'.join(
     [
       f'{split} {score.name} {score.show(metrics[score.key])} ({known}) over '
-      f'{counted(examples, "example")}, step {run.step:,}',
+      f'{counted(examples, what)}, step {run.step:,}',
       *listed,
     ]
   )
@@ -87,6 +90,7 @@ def describe(run, split, metrics, arrays) -> str:
 
 def compare(workdir, metrics, arrays) -> tuple[bool, str]:
   """Compares a score with result.json and predictions with predictions.npz; returns (equal, a sentence)."""
+  from lra_spt.report.runs import metrics as test_metrics
   from lra_spt.report.runs import run as runs
   from lra_spt.report.runs import run_folder
 
@@ -98,6 +102,7 @@ def compare(workdir, metrics, arrays) -> tuple[bool, str]:
   said = f'no {score.name}' if run.value is None else score.show(run.value)
   parts = [f'result.json says {said}']
   if before is not None:
+    arrays = test_metrics.by_position(arrays)
     order = arrays['index'].argsort()
     index_N, _, prediction_N = before
     if index_N.shape != order.shape or (index_N != arrays['index'][order]).any():

@@ -69,5 +69,6 @@ def main(argv: list[str]) -> int:
   )
   record.record(arguments.predictions, out, facts, arguments.task, arguments.data_dir)
   run = runs.read_run(out)
-  print(f'{score_text(run)} over {run.examples:,} examples; recorded in {run.path}')
+  counted = 'positions' if 'positions' in run.test else 'examples'
+  print(f'{score_text(run)} over {run.examples:,} {counted}; recorded in {run.path}')
   return 0

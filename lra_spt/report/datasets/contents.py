@@ -91,6 +91,10 @@ class Contents:
   def __len__(self):
     return len(self.label)
 
+  def class_counts(self, classes: int) -> np.ndarray:
+    """How often each class occurs, over examples or, for labels of positions, over those that count."""
+    return np.bincount(self.label[self.label >= 0], minlength=classes)
+
   @property
   def keys(self) -> list:
     """A key for each example: equal for equal inputs, in whichever order a pair has its documents."""

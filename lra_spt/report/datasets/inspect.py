@@ -134,7 +134,7 @@ def inspect_set(
 def _open(task, data_dir):
   """{split: Examples} and {split: stored file} of the splits that have examples, and the metadata."""
   folder = prepared.dataset_folder(data_dir, task.dataset)
-  command = task.preparation(data_dir)
+  command = tasks.preparation(task, data_dir)
   metadata = prepared.read_metadata(folder, f'make it with `{command}`')
   try:
     places = splits_lib.split_positions(task.splits, metadata)
@@ -168,7 +168,7 @@ def choose(task: tasks.Task, label, count: int, rng) -> np.ndarray:
   """Chooses examples to show, in the order of their labels.
 
   Args:
-    label: of the examples that were read [n].
+    label: of the examples that were read [n], or [n, L] of positions.
     count: images of every class, or texts and curves in all, but at least one of every class. For real
       labels the examples are spread from the smallest to the largest.
 
@@ -178,6 +178,8 @@ def choose(task: tasks.Task, label, count: int, rng) -> np.ndarray:
   if task.regression:
     order = np.argsort(label, kind='stable')
     return order[np.unique(np.linspace(0, len(order) - 1, count).astype(np.int64))]
+  if task.per_position:
+    return np.sort(rng.permutation(len(label))[:count])
   each = count if contents_lib.is_image(task) else max(1, count // task.classes)
   of_class = [np.flatnonzero(label == k) for k in range(task.classes)]
   return np.concatenate([np.sort(rng.permutation(places)[:each]) for places in of_class])

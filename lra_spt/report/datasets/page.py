@@ -58,8 +58,12 @@ def _section(inspection, table):
 def _example(inspection, kind, k):
   """The values of the template for example k of `inspection.shown`."""
   task, batch = inspection.task, inspection.shown
-  label = batch['label'][k].item()
-  name = f'{label:.4g}' if task.regression else tables.class_name(inspection, label)
+  if task.per_position:
+    found = np.unique(batch['label'][k])
+    label, name = 0, ', '.join(tables.class_name(inspection, i) for i in found[found >= 0].tolist())
+  else:
+    label = batch['label'][k].item()
+    name = f'{label:.4g}' if task.regression else tables.class_name(inspection, label)
   example = {'label': label, 'name': name, 'index': f'{batch["index"][k]:,}'}
   inputs = batch['inputs'][k]
   if kind == 'images':
@@ -129,7 +133,8 @@ def _shares_of_classes(axes, inspection):
   task = inspection.task
   splits = len(inspection.contents)
   for k, (name, contents) in enumerate(inspection.contents.items()):
-    shares = np.bincount(contents.label, minlength=task.classes) / len(contents)
+    counts = contents.class_counts(task.classes)
+    shares = counts / counts.sum()
     x = np.arange(task.classes) + (k - (splits - 1) / 2) * 0.8 / splits
     axes.bar(x, 100 * shares, width=0.8 / splits, color=figures.line_colour(_SPLITS[name]))
   if task.classes <= _MOST_NAMES:

@@ -125,7 +125,7 @@ def tables(inspection) -> list[Table]:
 
 def _classes(inspection):
   classes = inspection.task.classes
-  counts = {n: np.bincount(c.label, minlength=classes) for n, c in inspection.contents.items()}
+  counts = {n: c.class_counts(classes) for n, c in inspection.contents.items()}
   rows = []
   for k in range(classes):
     cells = ((f'{n[k]:,}', percent(n[k] / n.sum())) for n in counts.values())
@@ -140,7 +140,8 @@ def _classes(inspection):
   for name, n in counts.items():
     if not n.all():
       missing = ', '.join(class_name(inspection, k) for k in np.flatnonzero(n == 0))
-      remarks.append(f'No {name} example has the label {missing}.')
+      what = 'position' if inspection.task.per_position else 'example'
+      remarks.append(f'No {name} {what} has the label {missing}.')
   if max(n.max() / n.sum() for n in counts.values()) > 1.25 / classes:
     shares = ', '.join(f'{percent(n.max() / n.sum())} of {name}' for name, n in counts.items())
     remarks.append(

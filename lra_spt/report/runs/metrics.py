@@ -3,8 +3,11 @@
 The module needs no jax.
 """
 
+import numpy as np
+
 from lra_spt.data import scorable
 from lra_spt.data.examples import Examples
+from lra_spt.data.parts import UNLABELLED
 from lra_spt.data.tasks import Task
 from lra_spt.report.statistics import intervals as statistics
 
@@ -18,17 +21,21 @@ def complete(
     task: as the protocol splits it.
     test: {metric: value}, None for a metric that is not defined.
     undefined: {metric: why} of these.
-    predictions: arrays index, label, prediction, [N] each.
+    predictions: arrays index, label, prediction, [N] each; the latter two [N, L] for labels of positions.
     examples: the test split.
 
   Returns:
-    `test` with `examples` (their number) and, of a classification, `majority` (the share of the most frequent
-    class), its accuracy or R2 in float64, where float32 loses digits that decide how it is rounded;
+    `test` with `examples` (their number), for labels of positions `positions` (those with one) and, of a
+    classification, `majority` (the share of the most frequent class), its accuracy or R2 in float64, where
+    float32 loses digits that decide how it is rounded;
     `undefined` with R2 where the stored labels do not vary; `predictions` with `group`, int32 [N], where
     examples belong together.
   """
   test = test | {'examples': len(predictions['index'])}
-  label_N, prediction_N = predictions['label'], predictions['prediction']
+  counted = by_position(predictions)
+  label_N, prediction_N = counted['label'], counted['prediction']
+  if task.per_position:
+    test['positions'] = len(label_N)
   if task.regression:
     name, exact = 'r2', statistics.r2(label_N, prediction_N)
     rounding = 1e-4 * max(1.0, 1 - exact)
@@ -41,6 +48,29 @@ def complete(
     test[name] = exact
   group_N = examples.groups(predictions['index'])
   return test, undefined, predictions | ({} if group_N is None else {'group': group_N})
+
+
+def by_position(predictions: dict) -> dict:
+  """Predictions with a row for each position that has a label, if labels are those of positions.
+
+  Args:
+    predictions: index [N], label and prediction [N] or [N, L], and optionally group [N].
+
+  Returns:
+    The same arrays, [N]; for labels [N, L], those of P positions, [P], with index n * L + place for example n
+    and, where there is none, `group`: positions of one example are right and wrong together.
+  """
+  label_NL = predictions['label']
+  if label_NL.ndim == 1:
+    return predictions
+  n_P, place_P = np.nonzero(label_NL != UNLABELLED)
+  index_N = predictions['index'].astype(np.int64)
+  return {
+    'index': index_N[n_P] * label_NL.shape[1] + place_P,
+    'label': label_NL[n_P, place_P],
+    'prediction': predictions['prediction'][n_P, place_P],
+    'group': predictions.get('group', index_N)[n_P],
+  }
 
 
 def of_splits(validation: dict, test: dict) -> dict:
@@ -59,8 +89,11 @@ def of_data(task: Task, model: str, examples: Examples) -> dict:
     model: its name.
     examples: any split.
   """
+  groups = task.groups and {'name': task.groups.name, 'members': task.groups.members}
+  if task.per_position:  # positions of one example are right and wrong together
+    groups = {'name': task.groups.name if task.groups else 'test examples', 'members': 'positions'}
   optional = {
-    'groups': task.groups and {'name': task.groups.name, 'members': task.groups.members},
+    'groups': groups,
     'cautions': list(task.cautions),
   }
   return {

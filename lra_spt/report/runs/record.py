@@ -53,7 +53,8 @@ def record(predictions, out, facts: StatedFacts, task: str, data_dir) -> dict:
 
   Args:
     predictions: .npz file with the arrays index, label and prediction, [N] each: index as in batches, the
-      class as an integer, or in a regression the value in units of the label.
+      class as an integer, or in a regression the value in units of the label. Labels and predictions of
+      positions are [N, L], with the label -1 where a position does not count.
     out: folder of the run, new.
     facts: about the run.
     task: its name; data_dir: folder of its prepared set.
@@ -129,8 +130,13 @@ def checked(path: pathlib.Path, test: examples_lib.Examples) -> dict[str, np.nda
   # Of every example of the split, in its order, the place in the file.
   places = order[np.searchsorted(index_N[order], wanted)]
   label_N, given_N = labels(test), arrays['label'][places]
+  if given_N.shape != label_N.shape:
+    raise DataError(
+      f'{path} has labels of the shape {list(given_N.shape)}, but those of the test split have '
+      f'{list(label_N.shape)}; take index and label from the same batch.'
+    )
   given_N = given_N.astype(np.float32) if task.regression else given_N
-  if (wrong := np.flatnonzero(~(given_N == label_N))).size:
+  if (wrong := _where_any(given_N != label_N)).size:
     first = wrong[0]
     raise DataError(
       f'{path} has another label than the prepared set for {wrong.size:,} of {wanted.size:,} test examples '
@@ -145,7 +151,8 @@ def checked(path: pathlib.Path, test: examples_lib.Examples) -> dict[str, np.nda
   else:
     prediction_N = _whole(path, 'prediction', prediction_N)
     good, kind = (prediction_N >= 0) & (prediction_N < task.classes), f'a class from 0 to {task.classes - 1}'
-  if (wrong := np.flatnonzero(~good)).size:
+    good |= label_N < 0  # a position that does not count
+  if (wrong := _where_any(~good)).size:
     raise DataError(
       f'{path} predicts {arrays["prediction"][places][wrong[0]]} for the example with index '
       f'{wanted[wrong[0]]}, but {task.name} asks for {kind}; correct the predictions.'
@@ -180,13 +187,22 @@ def _read(path) -> dict[str, np.ndarray]:
     )
   if missing := [name for name in ARRAYS if name not in arrays]:
     raise DataError(f'{path} has no array {missing[0]}; save {", ".join(ARRAYS)} with numpy.savez.')
-  shapes = {array.shape for array in arrays.values()}
+  index, label, prediction = (arrays[name] for name in ARRAYS)
   if (
-    len(shapes) > 1 or len(next(iter(shapes))) != 1 or any(a.dtype.kind not in 'iuf' for a in arrays.values())
+    index.ndim != 1
+    or label.ndim not in (1, 2)
+    or not index.shape == label.shape[:1] == prediction.shape[:1]
+    or label.shape != prediction.shape
+    or any(a.dtype.kind not in 'iuf' for a in arrays.values())
   ):
     held = ', '.join(f'{name} {array.dtype} {list(array.shape)}' for name, array in arrays.items())
     raise DataError(f'{path} holds {held}; save three lists of numbers of the same length.')
   return arrays
+
+
+def _where_any(faults) -> np.ndarray:
+  """The examples that have a fault, of bool [N] or [N, L]."""
+  return np.flatnonzero(faults.reshape(len(faults), -1).any(1))
 
 
 def _whole(path, name, array_N) -> np.ndarray:
@@ -206,6 +222,7 @@ def labels(examples: examples_lib.Examples) -> np.ndarray:
 
 def scores(task: Task, arrays: dict[str, np.ndarray]) -> dict[str, float]:
   """{'accuracy'}, or of a regression {'r2', 'mae'}, as training counts them; NaN for an undefined R2."""
+  arrays = test_metrics.by_position(arrays)
   label_N, prediction_N = arrays['label'], arrays['prediction']
   if not task.regression:
     return {'accuracy': float(np.mean(prediction_N == label_N))}

@@ -12,7 +12,7 @@ from lra_spt.config.values import is_number
 from lra_spt.data import scorable
 from lra_spt.errors import DamagedFile, MissingFile, one_line
 from lra_spt.files import checksums
-from lra_spt.report.runs import inside, kernels, restored, run_folder
+from lra_spt.report.runs import inside, kernels, metrics, restored, run_folder
 from lra_spt.report.runs.arm_key import SHUFFLED, key_of
 from lra_spt.report.statistics import intervals as statistics
 from lra_spt.report.statistics.scores import SCORES
@@ -37,7 +37,8 @@ class FinishedRun:
   score = property(lambda self: SCORES[self.result.get('metric') or 'accuracy'])
   test = property(lambda self: self.result['metrics']['test'])
   value = property(lambda self: None if self.why_unscored else self.test[self.score.key])
-  examples = property(lambda self: self.test['examples'])
+  # What an accuracy counts: examples, or their positions.
+  examples = property(lambda self: self.test.get('positions', self.test['examples']))
   pretrained = property(lambda self: 'pretrain' in self.result['stages'])
   cautions = property(lambda self: self.result.get('cautions') or [])
   recorded = property(lambda self: self.result.get('recorded'))  # of predictions made elsewhere
@@ -90,7 +91,8 @@ class FinishedRun:
   def predictions(self):
     """(index, label, prediction), [N] each, sorted by index; None when there is no predictions.npz.
 
-    int64; for a regression label and prediction are float64.
+    int64; for a regression label and prediction are float64. Labels of positions make a row of each position
+    that counts, with the index of its example times L plus its place.
     """
     return None if self._stored is None else self._stored[:3]
 
@@ -109,10 +111,12 @@ class FinishedRun:
         'to do without paired comparisons.'
       ) from error
     real = ('label', 'prediction') if self.score.key == 'r2' else ()
-    shapes = {a.shape for a in arrays.values()}
+    of_positions = arrays['label'].ndim == 2 and not real
+    shapes = {a.shape[:1] if of_positions else a.shape for a in arrays.values()}
     if (
       len(shapes) > 1
       or arrays['index'].ndim != 1
+      or arrays['label'].shape != arrays['prediction'].shape
       or not arrays['index'].size
       or any(
         a.dtype.kind not in ('f' if name in real else 'iu') or not np.isfinite(a).all()
@@ -126,6 +130,7 @@ class FinishedRun:
       )
     if len(np.unique(arrays['index'])) != arrays['index'].size:
       raise DamagedFile(f'{path} names test examples twice; {run_folder.REPEAT}.')
+    arrays = metrics.by_position(arrays)
     order = np.argsort(arrays['index'])
     sorted_arrays = {
       name: a[order].astype(np.float64 if name in real else np.int64) for name, a in arrays.items()
