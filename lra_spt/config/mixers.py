@@ -45,6 +45,7 @@ ROWS = {
   'gated_deltanet': _row(
     _NO_POSITIONS, heads=4, expand_k=0.75, expand_v=1.5, taps=4, negative=False, ssm_lr=0.0
   ),
+  'gla': _row(_NO_POSITIONS, heads=4, expand_k=0.5, expand_v=1.0, rank=16, normalizer=16),
   'hgrn2': _row(_NO_POSITIONS, expand_ratio=4),
   'hyena': _row(_NO_POSITIONS, order=2, taps=3, features=33, hidden=64, filter_lr=1e-3),
   'linear_transformer': _row(**_HEADS),
@@ -90,6 +91,7 @@ ROWS = {
   'mlstm': _row(_NO_POSITIONS, heads=4, taps=4),
   'performer': _row(**_HEADS, features='relu', random_features=256, redraw=True),
   'reformer': _row(**_HEADS, chunk=64, buckets=0, hashes=1),
+  'retnet': _row(_NO_POSITIONS, heads=8, expand_k=1.0, expand_v=2.0),
   'rglru': _row(
     _NO_POSITIONS, lru_width=0, heads=8, taps=4, complex_states=False, r_min=0.9, r_max=0.999, ssm_lr=0.0
   ),

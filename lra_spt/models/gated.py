@@ -1,5 +1,5 @@
-"""Parts of gated linear recurrences: scans with input-dependent decays on any mesh, and the short convolution
-before them.
+"""Parts of gated linear recurrences: scans with input-dependent decays on any mesh, the short convolution
+before them and the gated norm after them.
 """
 
 import functools
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from lra_spt.distributed.sharding import rows_island, sequence_shards
+from lra_spt.errors import ConfigError
 from lra_spt.ops.delta_rule import gated_delta_rule
 from lra_spt.ops.linear_attention import linear_attention
 from lra_spt.ops.scan import linear_scan
@@ -129,6 +130,25 @@ def short_convolution(
   kernel_JE = kernel_JE[::-1] if reverse else kernel_JE
   lags = (kernel_JE[i][None, None] * padded[:, i : i + length] for i in range(taps))
   return sum(lags, start=bias_E[None, None])
+
+
+def gated_norm(y_BLHP: jax.Array, scale_P: jax.Array, z_BLE: jax.Array) -> jax.Array:
+  """RMSNorm(y) * silu(z), [B, L, E] with E = H P: the norm is over each head, with one scale per channel, and
+  heads share the scales."""
+  y_BLHP = y_BLHP * lax.rsqrt(jnp.mean(y_BLHP**2, axis=-1, keepdims=True) + 1e-5)
+  return (y_BLHP * scale_P[None, None, None]).reshape(z_BLE.shape) * jax.nn.silu(z_BLE)
+
+
+def head_channels(option: str, ratio: float, width: int, heads: int) -> int:
+  """The channels of all heads, ratio D. Raises ConfigError, in the name of the option, unless they are a
+  positive multiple of the heads."""
+  channels = round(ratio * width)
+  if heads < 1 or channels < 1 or channels % heads:
+    raise ConfigError(
+      f'{option} is {ratio}, which makes {channels} channels of model.width {width}, not a positive multiple '
+      f'of model.mixer.heads={heads}; change one of them'
+    )
+  return channels
 
 
 def softplus_inverse(y: jax.Array) -> jax.Array:

@@ -9,8 +9,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from lra_spt.errors import ConfigError
-from lra_spt.models.gated import sharded_delta_rule, short_convolution, softplus_inverse
+from lra_spt.models.gated import (
+  gated_norm,
+  head_channels,
+  sharded_delta_rule,
+  short_convolution,
+  softplus_inverse,
+)
 from lra_spt.models.layers import linear
 from lra_spt.models.registry import Positive, register_mixer
 from lra_spt.models.ssm import check_causal, group, log_uniform, zero_padding
@@ -62,7 +67,7 @@ class GatedDeltaNet(nnx.Module):
   ):
     del length, protocol  # the recurrence knows no length, and nothing departs from good practice
     keys, values = (
-      _channels(f'model.mixer.{name}', ratio, width, heads)
+      head_channels(f'model.mixer.{name}', ratio, width, heads)
       for name, ratio in (('expand_k', expand_k), ('expand_v', expand_v))
     )
     self.causal, self.dtype, self.heads, self.keys, self.values = causal, dtype, heads, keys, values
@@ -115,9 +120,7 @@ class GatedDeltaNet(nnx.Module):
     return -jnp.exp(self.decay[direction])[None, None] * rate_BLH
 
   def _output(self, y_BLHP, z_BLE):
-    y_BLHP = y_BLHP * lax.rsqrt(jnp.mean(y_BLHP**2, axis=-1, keepdims=True) + 1e-5)
-    y_BLHP = y_BLHP * self.norm[...][None, None, None]
-    return self.out(y_BLHP.reshape(z_BLE.shape) * jax.nn.silu(z_BLE))
+    return self.out(gated_norm(y_BLHP, self.norm[...], z_BLE))
 
   def init_state(self, batch_size: int) -> dict[str, jax.Array]:
     """The state before the first position: states [B, H, N, P], and the last inputs of the convolution,
@@ -156,13 +159,3 @@ class GatedDeltaNet(nnx.Module):
     )
     states = self.keys * self.values // self.heads
     return length * directions * (2 * taps * mixed + 6 * states + chunk)
-
-
-def _channels(option, ratio, width, heads):
-  channels = round(ratio * width)
-  if heads < 1 or channels < 1 or channels % heads:
-    raise ConfigError(
-      f'{option} is {ratio}, which makes {channels} channels of model.width {width}, not a positive multiple '
-      f'of model.mixer.heads={heads}; change one of them'
-    )
-  return channels
