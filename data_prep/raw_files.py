@@ -99,8 +99,8 @@ def rows(file: BinaryIO, where, longest: int) -> Iterator[bytes]:
     number += 1
 
 
-def array_size(file: BinaryIO) -> int:
-  """Reads a .npy header and returns the bytes of its array, before memory for it is allocated.
+def array_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
+  """Reads a .npy header: the shape of the array, True if it is stored column by column, and its dtype.
 
   Raises:
     ValueError: it is no such header, or belongs to an array of objects.
@@ -112,13 +112,20 @@ def array_size(file: BinaryIO) -> int:
   try:
     with warnings.catch_warnings():
       warnings.simplefilter('error')  # NumPy would warn and repair a header
-      shape, _, dtype = headers[version](file)
+      shape, by_column, dtype = headers[version](file)
   except Exception as error:  # parsing a damaged header as Python can raise almost any error
     raise ValueError(f'its header is damaged: {error}') from None
   if dtype.hasobject:
     raise ValueError('Object arrays are not read')
   if min(shape, default=0) < 0:
     raise ValueError(f'it holds an array of shape {shape}')
+  return shape, by_column, dtype
+
+
+def array_size(file: BinaryIO) -> int:
+  """Reads a .npy header and returns the bytes of its array, before memory for it is allocated; raises the
+  errors of `array_header`."""
+  shape, _, dtype = array_header(file)
   return math.prod(shape) * dtype.itemsize
 
 

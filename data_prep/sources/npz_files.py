@@ -1,0 +1,327 @@
+"""One .npz file of a user, or a folder in its place; `data_prep.sources.npz` describes what they hold."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from data_prep import arrays, raw_files
+from data_prep import labels as labels_lib
+from lra_spt.data import tokenizers
+from lra_spt.data.parts import UNLABELLED
+from lra_spt.errors import DataError, touching
+
+KEYS = ('inputs', 'labels', 'lengths', 'offsets', 'groups', 'vocabulary')
+DTYPES = ('uint8', 'int16', 'float32')
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """The content of one file, or of a folder in its place.
+
+  Attributes:
+    inputs: values [N, L] or [N, L, C], token ids [N, L], or all token ids concatenated [tokens].
+    bounds: int64 [N + 1]: example n has the elements bounds[n] to bounds[n + 1] of the inputs.
+    labels: int64 or float32 [N], or of positions int32 [N, L] or, with the elements of `bounds`, [tokens].
+    lengths: positions of each example, int64 [N]; None if they are those of `bounds`.
+    groups: int64 [N], equal for examples that belong together; None if the file has none.
+    vocabulary: names of token ids, if the file has them.
+    largest: the largest token id; 0 for values.
+    parts: the files of a folder, whose labels (those of positions in a row), lengths and groups are
+      concatenated here; `inputs` and `bounds` are those of the first.
+  """
+
+  inputs: arrays.Stored
+  bounds: np.ndarray
+  labels: np.ndarray
+  lengths: np.ndarray | None
+  groups: np.ndarray | None
+  vocabulary: tuple[str, ...]
+  largest: int = 0
+  parts: tuple['Part', ...] = ()
+
+  def __len__(self):
+    return sum(map(len, self.parts)) if self.parts else len(self.bounds) - 1
+
+  @property
+  def per_position(self) -> bool:
+    """True if every position has a label."""
+    return self.labels.dtype == np.int32
+
+  @property
+  def row(self) -> tuple[int, ...]:
+    """The shape of one example before it is cut to its length: (L,) or (L, C), with -1 for L of tokens."""
+    if self.largest:
+      return (-1,)
+    length, channels = (*self.inputs.shape[1:], 1)[:2]
+    return (length,) if channels == 1 and self.lengths is None else (length, channels)
+
+  @property
+  def kind(self) -> str:
+    """The dtype of values, or 'tokens'."""
+    return 'tokens' if self.largest else self.inputs.dtype.name
+
+  @property
+  def shape(self) -> tuple[int, ...] | None:
+    """The shape of a set with such examples, see `builders.Source`."""
+    if self.largest:
+      return None
+    return self.row if self.lengths is None else (0, self.row[1])
+
+  def together(self) -> tuple[np.ndarray, list[int]]:
+    """Positions [N] of the examples ordered by group, and the size of each group. Groups, and examples within
+    a group, keep the order of their first occurrence."""
+    _, first, group = np.unique(self.groups, return_index=True, return_inverse=True)
+    return np.argsort(first[group], kind='stable'), np.bincount(group)[np.argsort(first)].tolist()
+
+  @property
+  def order(self) -> np.ndarray:
+    """Positions [N] of the examples as they are stored, group by group where there are groups."""
+    return np.arange(len(self)) if self.groups is None else self.together()[0]
+
+  def examples(self, dtype):
+    """Yields (inputs, label) in this order."""
+    if self.parts:
+      for part in self.parts:
+        yield from part.examples(dtype)
+      return
+    order = self.order
+    moved = order if (order != np.arange(len(order))).any() else None
+    pieces = self.inputs.pieces(self.bounds, moved)
+    for n, piece in zip(order.tolist(), pieces, strict=True):
+      label = self._of_positions(n) if self.per_position else self.labels[n].item()
+      row = piece.reshape(self.row)
+      yield (row if self.lengths is None else row[: self.lengths[n]]).astype(dtype), label
+
+  def _of_positions(self, n):
+    """The labels of the positions of example n."""
+    if self.labels.ndim == 1:
+      return self.labels[self.bounds[n] : self.bounds[n + 1]]
+    return self.labels[n] if self.lengths is None else self.labels[n, : self.lengths[n]]
+
+
+def read(path: pathlib.Path) -> Part:
+  """Reads and checks one file, or a folder of .npy files; all of it but the inputs stays in memory.
+
+  Raises:
+    DataError: it is no .npz file, or its arrays are not those of this module's docstring; the message names
+      the file, the array and, if possible, the example.
+    FileAccessError: it cannot be read.
+  """
+  found = _arrays(path)
+  inputs, labels = found['inputs'], labels_lib.of_file(found, path)
+  vocabulary = found.get('vocabulary', np.zeros(0, str))
+  if vocabulary.ndim != 1 or vocabulary.dtype.kind != 'U':
+    raise DataError(f'{path}: vocabulary is {_kind(vocabulary)}; make it a row of strings.')
+  lengths, largest = None, 0
+  if 'lengths' in found and (inputs.ndim == 3 or inputs.dtype.kind == 'f'):
+    lengths = _values(inputs, path, found['lengths'])
+  elif 'lengths' in found or 'offsets' in found:
+    lengths, bounds, largest = _tokens(found, path)
+  else:
+    _values(inputs, path)
+  if 'offsets' not in found:
+    bounds = np.arange(len(inputs) + 1) * inputs.width
+  count = len(bounds) - 1
+  if labels.ndim == 2 and lengths is not None:
+    labels = np.where(_within(lengths, labels.shape[1]), labels, np.int32(UNLABELLED))
+  if labels.dtype != np.int32 and count != len(labels):
+    raise DataError(f'{path} has {count:,} inputs, but {len(labels):,} labels; give every input one label.')
+  groups = _groups(found.get('groups'), count, path)
+  return Part(inputs, bounds, labels, lengths, groups, tuple(vocabulary.tolist()), largest)
+
+
+def read_any(path: pathlib.Path) -> Part:
+  """Reads and checks a .npz file, a folder of .npy files, or a folder of .npz files, one after another.
+
+  Raises:
+    DataError: the files of a folder differ in form, or see `read` and `names_in`.
+  """
+  names = names_in(path)
+  if not names or names[0].endswith('.npy'):
+    return read(path)
+  parts = {path / name: read(path / name) for name in names}
+  check_alike(parts)
+  check_groups(parts, {part: part for part in parts})
+  first, *_ = parts.values()
+
+  def joined(name):
+    found = [getattr(part, name) for part in parts.values()]
+    if found[0] is None:
+      return None
+    return np.concatenate([array.reshape(-1) for array in found])
+
+  return dataclasses.replace(
+    first,
+    **{name: joined(name) for name in ('labels', 'lengths', 'groups')},
+    largest=max(part.largest for part in parts.values()),
+    parts=tuple(parts.values()),
+  )
+
+
+def names_in(path: pathlib.Path) -> list[str]:
+  """The names of the files in a folder, all .npy or all .npz; none for a path that ends in .npz.
+
+  Raises:
+    DataError: there are no such files, or others.
+  """
+  if path.suffix == '.npz':
+    return []
+  with touching(path, 'read'):
+    names = sorted(entry.name for entry in path.iterdir())
+  kinds = {pathlib.PurePath(name).suffix for name in names}
+  if len(kinds) != 1 or not kinds <= {'.npy', '.npz'}:
+    found = raw_files.shown(', '.join(names)) or 'nothing'
+    raise DataError(
+      f'{path} holds {found}; put either inputs.npy, labels.npy and so on there, or .npz files, and nothing '
+      'else.'
+    )
+  return names
+
+
+def _arrays(path):
+  if names := names_in(path):
+    found = {name.removesuffix('.npy'): path / name for name in names}
+    found = {name: arrays.of_npy(file) if name in KEYS else None for name, file in found.items()}
+  else:
+    found = arrays.of_npz(path)
+  if missing := [name for name in KEYS[:2] if name not in found]:
+    raise DataError(
+      f'{path} has no {" and no ".join(missing)}; it has {raw_files.shown(", ".join(found)) or "nothing"}.'
+    )
+  if unknown := [name for name in found if name not in KEYS]:
+    raise DataError(
+      f'{path} has {raw_files.shown(", ".join(unknown))}, which is not read; leave it out, or call it one '
+      f'of {", ".join(KEYS)}.'
+    )
+  if 'lengths' in found and 'offsets' in found:
+    raise DataError(f'{path} has lengths and offsets; give lengths for a table of ids, offsets for one row.')
+  return found
+
+
+def _kind(array):
+  return f'{array.dtype} {list(array.shape)}'
+
+
+def _groups(groups, count, path):
+  if groups is None:
+    return None
+  if groups.dtype.kind not in 'iu' or groups.ndim != 1:
+    raise DataError(f'{path}: groups are {_kind(groups)}; make them a row of whole numbers, one per example.')
+  if len(groups) != count:
+    raise DataError(f'{path} has {count:,} inputs, but {len(groups):,} groups; give every input one group.')
+  return groups.astype(np.int64)
+
+
+def _values(inputs, path, lengths=None):
+  """Checks values; what lies behind the length of an example is not looked at. Returns checked lengths."""
+  if inputs.ndim not in (2, 3) or 0 in inputs.shape:
+    raise DataError(
+      f'{path}: inputs are {_kind(inputs)}; make values [examples, positions] or [examples, positions, '
+      'channels], or give lengths or offsets with token ids.'
+    )
+  if lengths is not None:
+    lengths = _lengths(lengths, *inputs.shape[:2], path)
+  if inputs.dtype.name not in DTYPES:
+    raise DataError(
+      f'{path}: inputs are {_kind(inputs)}; convert values to {", ".join(DTYPES[:-1])} or {DTYPES[-1]}, or '
+      'give lengths with token ids.'
+    )
+  for first, block in inputs.blocks() if inputs.dtype.kind == 'f' else ():
+    finite = np.isfinite(block).reshape(len(block), inputs.shape[1], -1).all(2)
+    if lengths is not None:
+      finite |= ~_within(lengths[first : first + len(block)], inputs.shape[1])
+    if not finite.all():
+      raise DataError(
+        f'{path}: input {first + np.argmin(finite.all(1))} holds a number that is not finite; correct or '
+        'leave it out.'
+      )
+  return lengths
+
+
+def _within(lengths, most):
+  """True for the positions of each example, bool [n, most]."""
+  return np.arange(most) < lengths[:, None]
+
+
+def _row(numbers, name, path):
+  if numbers.dtype.kind not in 'iu' or numbers.ndim != 1:
+    raise DataError(f'{path}: {name} are {_kind(numbers)}; make them a row of whole numbers.')
+  return numbers.astype(np.int64)
+
+
+def _lengths(lengths, count, most, path):
+  """Checked lengths, int64 [N]."""
+  lengths = _row(lengths, 'lengths', path)
+  if len(lengths) != count:
+    raise DataError(f'{path} has {count:,} inputs, but {len(lengths):,} lengths; give every input one.')
+  if len(wrong := np.flatnonzero((lengths < 1) | (lengths > most))):
+    raise DataError(
+      f'{path}: length {wrong[0]} is {lengths[wrong[0]]}, but inputs have 1 to {most:,} positions.'
+    )
+  return lengths
+
+
+def _tokens(found, path):
+  """Checked lengths or None, offsets or None, and the largest id."""
+  inputs, lengths = found['inputs'], None
+  name, dimensions = ('lengths', 2) if 'lengths' in found else ('offsets', 1)
+  if inputs.dtype.kind not in 'iu' or inputs.ndim != dimensions:
+    form = '[examples, positions]' if dimensions == 2 else 'in one row'
+    raise DataError(f'{path}: inputs are {_kind(inputs)}; with {name}, give whole numbers {form}.')
+  if name == 'lengths':
+    bounds = lengths = _lengths(found[name], *inputs.shape, path)
+  else:
+    bounds = _row(found[name], 'offsets', path)
+    if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != len(inputs) or (np.diff(bounds) < 1).any():
+      raise DataError(
+        f'{path}: offsets do not rise from 0 to {len(inputs):,}, the number of tokens; give where every '
+        'example begins, and the end.'
+      )
+  largest = 0
+  for first, block in inputs.blocks():
+    places = np.arange(first, first + len(block))
+    examples = np.searchsorted(bounds, places, 'right') - 1
+    if lengths is not None:
+      within = _within(lengths[places], inputs.shape[1])
+      examples, block = np.repeat(places, lengths[places]), block[within]
+    if len(wrong := np.flatnonzero(block < 2)):
+      raise DataError(
+        f'{path}: input {examples[wrong[0]]} holds the id {block[wrong[0]]}, but 0 and 1 are <mask> and '
+        f'<pad>; number your tokens from {len(tokenizers.SPECIAL_TOKENS)}.'
+      )
+    largest = max(largest, int(block.max()))
+  if largest >= 2**31:
+    raise DataError(f'{path}: the id {largest} is too large; number your tokens without gaps.')
+  return lengths, None if lengths is not None else bounds, largest
+
+
+def check_alike(parts):
+  """Refuses files that differ in dtype or form; parts: {path: Part}."""
+  first, *_ = parts
+  for path, part in parts.items():
+    for what, of in (
+      ('labels', lambda part: part.labels.dtype.name),
+      ('inputs', lambda part: part.kind),
+      ('shape', lambda part: part.shape and list(part.shape)),
+    ):
+      if of(part) != of(parts[first]):
+        raise DataError(
+          f'{path} has {what} {of(part)}, but {first} {of(parts[first])}; make all files alike.'
+        )
+
+
+def check_groups(parts, paths):
+  """Refuses files with and without groups, and a group that is in two files."""
+  given = [file for file, part in parts.items() if part.groups is not None]
+  if given and (without := [paths[file] for file in parts if file not in given]):
+    raise DataError(f'{without[0]} has no groups, but {paths[given[0]]} has; give all files groups, or none.')
+  of = {}
+  for file in given:
+    for group in np.unique(parts[file].groups).tolist():
+      if group in of:
+        raise DataError(
+          f'{paths[file]} has examples of the group {group}, and so has {paths[of[group]]}; put all examples '
+          'of a group into one file.'
+        )
+      of[group] = file
