@@ -25,6 +25,16 @@ FORMS = {
   'values with lengths': {'inputs': VALUES, 'lengths': LENGTHS, **LABELS},
   'rows of tokens': {'inputs': IDS, 'lengths': LENGTHS, 'labels': RNG.normal(size=COUNT)},
   'tokens in a row': {'inputs': IDS.reshape(-1)[: OFFSETS[-1]], 'offsets': OFFSETS, **LABELS},
+  'labels of positions': {
+    'inputs': VALUES,
+    'lengths': LENGTHS,
+    'labels': np.where(np.arange(6) < LENGTHS[:, None], np.arange(6 * COUNT).reshape(COUNT, 6) % 3, -1),
+  },
+  'labels of tokens in a row': {
+    'inputs': IDS.reshape(-1)[: OFFSETS[-1]],
+    'offsets': OFFSETS,
+    'labels': np.arange(OFFSETS[-1]) % 3,
+  },
   'groups': {'inputs': VALUES[..., 0], 'groups': np.arange(COUNT) // 3 * 5 % 7, **LABELS},
 }
 
@@ -43,6 +53,8 @@ def save_parts(raw, found, edges=(0, 6, 9, COUNT)):
     if 'offsets' in found:
       first, *_, last = part['offsets'] = found['offsets'][start : end + 1]
       part['inputs'], part['offsets'] = found['inputs'][first:last], part['offsets'] - first
+      if len(found['labels']) == OFFSETS[-1]:
+        part['labels'] = found['labels'][first:last]
     np.savez_compressed(raw / 'train' / f'part_{k:03}.npz', **part)
 
 
