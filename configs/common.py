@@ -25,7 +25,7 @@ ONE_DAY = 24 * 60 * 60.0
 # an epoch.
 OURS = ('max_steps', 'evaluate_every', 'data_fraction', 'schedule.total_steps', 'schedule.milestones')
 # Everything is transferred, and nothing is frozen.
-PARTS = ours({key: schema.DEFAULTS[key] for key in schema.PATTERNS})
+PARTS = ours({key: schema.DEFAULTS[key] for key in schema.LATER})
 RECURRENCES = ('s5', 'lru', 'rglru', 'mingru', 'hgrn2')
 
 

@@ -292,7 +292,7 @@ def identity(config) -> dict:
   """The part of a config that determines a run: all but `runtime` and `origins`, as plain dicts and lists.
 
   The weights that the run starts from are named by the SHA-256 of their file, so that the file may move.
-  The keys `schema.PATTERNS` are absent where they have their defaults.
+  The keys `schema.LATER` are absent where they have their defaults.
 
   Raises:
     MissingFile: the file of weights does not exist.
@@ -301,7 +301,7 @@ def identity(config) -> dict:
   path = values['model'].pop('weights', '')
   if path:
     values['model']['weights'] = path if path.startswith(_CONTENT) else _content(path)
-  for key in schema.PATTERNS:
+  for key in schema.LATER:
     section, _, last = key.partition('.')
     if last in values[section] and tuple(values[section][last]) == schema.DEFAULTS[key]:
       del values[section][last]

@@ -233,6 +233,9 @@ class FinetuneSpec(StageSpec):
     EVERYTHING,
   )
   freeze: tuple[str, ...] = key("patterns of the encoder's parameters that do not train", ())
+  class_weights: tuple[float, ...] = key(
+    'how much an answer of each class counts in the loss, sum w l / sum w; unless set: all alike', (), above=0
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -261,9 +264,9 @@ def meanings(cls: type = ConfigSpec) -> dict[str, str]:
 
 
 DEFAULTS = defaults(ConfigSpec)  # {dotted key: default}
-# Keys that hold patterns of parameters. With their defaults they are no part of a run's identity, because
-# folders of earlier runs are named without them.
-PATTERNS = ('finetune.transfer', 'finetune.freeze')
+PATTERNS = ('finetune.transfer', 'finetune.freeze')  # keys that hold patterns of parameters
+# With their defaults these are no part of a run's identity: folders of earlier runs are named without them.
+LATER = (*PATTERNS, 'finetune.class_weights')
 
 # Keys in open sections, and the one key of `model` that does not shape the model.
 _OPEN = {

@@ -8,6 +8,7 @@ import optax
 from clu.metrics import Collection
 
 from lra_spt.data.parts import UNLABELLED
+from lra_spt.errors import FieldError
 from lra_spt.models.heads import HeadSpec
 from lra_spt.objectives.answers import OneAnswer
 from lra_spt.objectives.contract import Prepared
@@ -16,7 +17,25 @@ from lra_spt.objectives.metrics import ClassificationMetrics, Mean
 
 @dataclasses.dataclass(frozen=True)
 class Classification(OneAnswer):
-  """Cross-entropy on the pooled head's logits."""
+  """Cross-entropy on the pooled head's logits.
+
+  class_weights: how much an answer of each class counts in the loss, as `torch.nn.CrossEntropyLoss(weight)`:
+    sum w l / sum w; (): all alike. Accuracies do not know them.
+
+  Raises:
+    FieldError: there is not one weight for each class.
+  """
+
+  class_weights: tuple[float, ...] = ()
+
+  def __post_init__(self):
+    super().__post_init__()
+    if self.class_weights and len(self.class_weights) != self.task.classes:
+      raise FieldError(
+        'class_weights',
+        f'has {len(self.class_weights)} numbers, but {self.task.name} has {self.task.classes} classes; give '
+        'one for each',
+      )
 
   @property
   def metrics(self) -> type[Collection]:
@@ -35,11 +54,24 @@ class Classification(OneAnswer):
   def _losses(self, outputs, prepared):
     return optax.softmax_cross_entropy_with_integer_labels(outputs.astype(jnp.float32), prepared.targets)
 
+  def _counts(self, prepared):
+    """The weights of `prepared` times those of the classes of its targets. The least class weight becomes 1,
+    because a step divides by a count of 1 or more."""
+    if not self.class_weights:
+      return prepared.weights
+    weight_K = jnp.array([weight / min(self.class_weights) for weight in self.class_weights], jnp.float32)
+    return prepared.weights * weight_K[prepared.targets]
+
+  def loss(self, outputs, prepared: Prepared):
+    """(sum, count) over examples or positions, weighted by their classes."""
+    counts = self._counts(prepared)
+    return jnp.sum(self._losses(outputs, prepared) * counts), jnp.sum(counts)
+
   def measure(self, outputs, prepared: Prepared):
     """A clu metric collection of one batch."""
     hits = (self.predictions(outputs) == prepared.targets).astype(jnp.float32)
     return ClassificationMetrics.empty().replace(
-      loss=Mean.weighted(self._losses(outputs, prepared), prepared.weights),
+      loss=Mean.weighted(self._losses(outputs, prepared), self._counts(prepared)),
       accuracy=Mean.weighted(hits, prepared.weights),
     )
 

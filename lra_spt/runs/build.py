@@ -147,9 +147,8 @@ def build(run: RunSpec, stage: str) -> Built:
   if stage == 'pretrain':
     objective = get_objective(run.regime.objective)(task, protocol, **spec.options)
   else:
-    one = objectives.Regression if task.regression else objectives.Classification
-    answer = objectives.PositionClassification if task.per_position else one
-    objective = answer(task, protocol, spec.pool, spec.head)
+    with within('finetune'):
+      objective = _answers(task, protocol, spec)
   inputs = InputSpec(task.length, task.vocabulary, objective.channels)
   execution = run.runtime.execution
   mixer = MixerSpec(run.model, task.length, run.causal, protocol, execution)
@@ -159,6 +158,16 @@ def build(run: RunSpec, stage: str) -> Built:
   if stage == 'finetune':
     parameters.check('finetune.transfer', spec.transfer, states.leaf_names(model.params))
   return Built(stage, run.seed, task, protocol, objective, mixer, model, spec, run.runtime)
+
+
+def _answers(task: Task, protocol: Protocol, spec: FinetuneSpec) -> objectives.Objective:
+  """The objective of finetuning."""
+  if task.regression:
+    if spec.class_weights:
+      raise FieldError('class_weights', f'is set, but the labels of {task.name} are no classes; leave it out')
+    return objectives.Regression(task, protocol, spec.pool, spec.head)
+  answer = objectives.PositionClassification if task.per_position else objectives.Classification
+  return answer(task, protocol, spec.pool, spec.head, spec.class_weights)
 
 
 def stages_of(run: RunSpec) -> dict[str, Built]:

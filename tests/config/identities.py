@@ -48,7 +48,7 @@ def digest_of(file: str, model: str) -> str:
       digests.append('none')
     else:
       del config['runtime'], config['origins']['runtime']
-      for section, _, last in (key.partition('.') for key in schema.PATTERNS):  # no part of identities
+      for section, _, last in (key.partition('.') for key in schema.LATER):  # no part of identities
         del config[section][last], config['origins'][section][last]
       digests.append(loading.digest(config))
   return hashlib.sha256(' '.join(digests).encode()).hexdigest()[:8]

@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 
 from lra_spt.config.protocol import CLEAN, PAPER
 from lra_spt.data import scorable
-from lra_spt.data.tasks import Bytes, Classes, Published, Task, Tokens, Values, get_task
+from lra_spt.data.tasks import Bytes, Classes, PerPosition, Published, Task, Tokens, Values, get_task
+from lra_spt.errors import FieldError
 from lra_spt.models.heads import HeadSpec
-from lra_spt.objectives import R2, CausalDenoising, Classification, MaskedDenoising, Mean
+from lra_spt.objectives import (
+  R2,
+  CausalDenoising,
+  Classification,
+  MaskedDenoising,
+  Mean,
+  PositionClassification,
+)
 
 TOKENS = Task('tokens', 'none', Tokens(8, vocabulary=9), Classes(4))
 BYTES = Task('bytes', 'none', Bytes(8), Classes(4))
@@ -179,6 +187,35 @@ def test_masks_belong_to_rows_whatever_the_batch(task):
     np.testing.assert_array_equal(some.inputs, np.asarray(whole.inputs)[rows])
   again = objective.prepare(batch, keys(6, seed=1))
   assert not np.array_equal(again.weights, whole.weights)
+
+
+@pytest.mark.parametrize('per_position', [False, True])
+def test_class_weights(per_position):
+  """sum w l / sum w in float64, as PyTorch's CrossEntropyLoss(weight); accuracy does not know them."""
+  weight_K, rng = np.array([0.5, 1.0, 2.0, 8.0]), np.random.default_rng(2)
+  task = dataclasses.replace(TOKENS, labels=PerPosition(4)) if per_position else TOKENS
+  batch = make_batch(TOKENS, rows=5) | {'weight': np.array([1, 1, 1, 1, 0], np.float32)}
+  if per_position:
+    batch['label'] = rng.integers(-1, 4, (5, 8)).astype(np.int32)
+  logits = rng.normal(size=(*batch['label'].shape, 4))
+  objective = (PositionClassification if per_position else Classification)(
+    task, class_weights=tuple(weight_K)
+  )
+  prepared = objective.prepare(batch, None)
+  outputs = jnp.asarray(logits.astype(np.float32))
+  total, count = objective.loss(outputs, prepared)
+  measured = objective.measure(outputs, prepared).compute()
+
+  label, logits = batch['label'][:4], logits[:4]
+  counted = label >= 0
+  label, logits = label[counted], logits[counted]
+  losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(label)), label]
+  wanted = (weight_K[label] * losses).sum() / weight_K[label].sum()
+  np.testing.assert_allclose([total / count, measured['loss']], [wanted, wanted], rtol=1e-5)
+  np.testing.assert_allclose(measured['accuracy'], (logits.argmax(-1) == label).mean(), rtol=1e-6)
+  assert count >= len(label)  # a step divides by a count of 1 or more
+  with pytest.raises(FieldError, match='has 3 numbers, but tokens has 4 classes'):
+    Classification(TOKENS, class_weights=(1.0, 2.0, 3.0))
 
 
 ADDITIVE = {

@@ -25,6 +25,27 @@ def test_stages_of_regimes(tiny_config, regime, names):
   assert [built.name for built in stages.values()] == names
 
 
+def test_class_weights(tiny_config):
+  """They are no part of the identity of runs without them, and fit the classes of the task."""
+
+  def run_with(*overrides):
+    return resolve(loading.load(f'{tiny_config}:regime=scratch', overrides))
+
+  before = run_with().identity
+  assert 'class_weights' not in before['finetune']
+  run = run_with('finetune.class_weights=1,4,1,1,1,1,1,1,1,0.5')
+  weights = (1.0, 4.0, *[1.0] * 7, 0.5)
+  assert tuple(run.identity['finetune'].pop('class_weights')) == weights
+  assert run.identity == before
+  assert build(run, 'finetune').objective.class_weights == weights
+  with pytest.raises(ConfigError, match='finetune.class_weights has 3 numbers, but .* has 10 classes'):
+    build(run_with('finetune.class_weights=1,2,3'), 'finetune')
+  with pytest.raises(ConfigError, match='finetune.class_weights is .* must be above 0'):
+    run_with('finetune.class_weights=0,1')
+  with pytest.raises(ConfigError, match='the labels of bidmc_hr are no classes'):
+    build(run_with('finetune.class_weights=1,2', 'task=bidmc_hr'), 'finetune')
+
+
 def test_scratch_has_no_pretraining(tiny_config):
   with pytest.raises(ConfigError, match='regime scratch has no pretraining'):
     build(resolve(loading.load(f'{tiny_config}:regime=scratch')), 'pretrain')

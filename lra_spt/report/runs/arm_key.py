@@ -27,8 +27,8 @@ class Question:
   """Runs of one question are comparable.
 
   model: its name; with positions in scrambled order, or with weights from a file, it is another model.
-  settings: text of the other values of the section `model`. data_fraction: the share of the training examples
-  that have labels.
+  settings: text of the other values of the section `model`, and of class weights. data_fraction: the share of
+  the training examples that have labels.
   """
 
   task: str
@@ -91,6 +91,8 @@ def key_of(result: Mapping, left_out=()) -> ArmKey:
   model, finetune = sections['model'], sections['finetune']
   name = result['model'] if isinstance(result.get('model'), str) else model.get('name', '')
   settings = loading.flattened(model, 'model.')
+  if 'class_weights' in finetune:
+    settings['finetune.class_weights'] = finetune['class_weights']
   settings = {key: value for key, value in sorted(settings.items()) if key not in left_out}
   question = Question(
     result['task'],
