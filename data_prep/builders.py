@@ -22,7 +22,7 @@ import tqdm
 
 from data_prep import catalogue, labels
 from lra_spt import files
-from lra_spt.data import fingerprints, parts, prepared, tasks
+from lra_spt.data import fingerprints, generated, parts, prepared, tasks
 from lra_spt.data.fingerprints import FILE_ORDER, Fingerprint
 from lra_spt.errors import DataError, MissingFile, counted, touching
 
@@ -40,7 +40,8 @@ class Source:
   Attributes:
     description, citation: for dataset_info.json.
     files: {'train' | 'validation' | 'test': function that returns an iterator of (inputs, label)}; inputs are
-      an array of `shape` and `dtype`, or a pair of arrays for two documents.
+      an array of `shape` and `dtype`, or a pair of arrays for two documents. Further files are longer test
+      splits.
     counts: examples per file.
     classes: number of labels; 0 for labels that are finite real numbers.
     per_position: True if a label is an array of a class for each position, -1 where it does not count.
@@ -172,7 +173,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     width = int(np.prod([size or 2048 for size in self._origin.shape or (0,)]))
     width *= np.dtype(self._origin.dtype).itemsize * self._origin.documents
     shards = {}
-    for file in (name for name in FILE_ORDER if self._origin.counts.get(name)):
+    for file in fingerprints.in_order(self._origin.counts):
       count = self._origin.counts[file]
       examples = enumerate(self._examples(file))
       size = -(-count // -(-count * width // SHARD_BYTES))
@@ -200,7 +201,8 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
         self._moments.add(documents[0])
       if file == 'train' and not self._origin.classes:
         self._labels.append(label)
-      self._longest = max(self._longest, *map(len, documents))
+      if file in FILE_ORDER:  # tasks have a length of their own for longer test splits
+        self._longest = max(self._longest, *map(len, documents))
       count += 1
       self._bar.update()
       # Checked before the last example is yielded, because nobody asks for one more.
@@ -354,9 +356,10 @@ def _tell_of_repeated(dataset, data_dir, metadata):
   if says:
     entry = catalogue.owner(dataset) or catalogue.Entry(dataset)
     official = metadata['verified'] or (shared and shared == dict(entry.repeated))
-    known = 'Known of the official files: ' if official else ''
-    register = '' if any(task.dataset == dataset for task in tasks.TASKS.values()) else ' --register=FILE'
-    print(f'{known}{says}; see `lra-spt inspect {dataset} --data_dir={data_dir}{register}`.')
+    origin = 'Known of the official files: ' if official else ''
+    known = generated.parts_of(dataset) or any(task.dataset == dataset for task in tasks.TASKS.values())
+    register = '' if known else ' --register=FILE'
+    print(f'{origin}{says}; see `lra-spt inspect {dataset} --data_dir={data_dir}{register}`.')
 
 
 def _summary(metadata):

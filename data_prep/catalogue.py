@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from data_prep import official
-from lra_spt.data import splits
+from lra_spt.data import generated, splits
 from lra_spt.data.tasks import Task
 from lra_spt.errors import ConfigError, DataError, nearest
 
@@ -356,6 +356,8 @@ def find(name: str, own: str | None = None) -> Entry:
     raise ConfigError(f'{name!r} already has a name, so --name has no meaning; leave it out.')
   if name in SETS:
     return SETS[name]
+  if (task := generated.task_of(name)) is not None:
+    return _sequences(task)
   from lra_spt.data.tasks import TASKS
 
   task = TASKS.get(name)
@@ -366,6 +368,15 @@ def find(name: str, own: str | None = None) -> Entry:
   raise ConfigError(
     f'There is no data set {name!r}; choose one of `lra-spt list sets`.{nearest(name, [*SETS, NPZ, *TASKS])}'
   )
+
+
+def _sequences(task):
+  """The entry of a set of `lra_spt.data.generated`."""
+  generator = Maker(
+    Lazy('sources.sequences', 'prepare_sequences'), ('examples', 'seed'), {'dataset': task.name}
+  )
+  counts = {'train': 20_000, 'validation': 1_000, 'test': 2_000, **{split: 1_000 for split, _ in task.longer}}
+  return Entry(task.name, generator=generator, counts=counts, cost=Cost(stored=2 * task.length, seconds=2e-4))
 
 
 def _own(name):

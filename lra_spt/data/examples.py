@@ -228,7 +228,7 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
 
   Args:
     task: a task or its name.
-    split: 'train', 'validation' or 'test'.
+    split: 'train', 'validation' or 'test', or a longer test split of the task.
     data_dir: folder given to `lra-spt prepare`.
 
   Raises:
@@ -238,8 +238,9 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
       the task do not read all of its files.
   """
   task = get_task(task) if isinstance(task, str) else task
-  if split not in SPLITS:
-    raise DataError(f'There is no split {split!r}; choose one of {", ".join(SPLITS)}.')
+  longer = dict(task.longer)
+  if split not in (*SPLITS, *longer):
+    raise DataError(f'There is no split {split!r}; choose one of {", ".join((*SPLITS, *longer))}.')
   folder = prepared.dataset_folder(data_dir, task.dataset)
   command = preparation(task, data_dir)
   metadata = prepared.read_metadata(folder, f'make it with `{command}`')
@@ -252,7 +253,9 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
       f'remove {folder} and make it with `{command}`.'
     ) from None
   fitting.check_all_read(task, {file for file, _ in positions.values()}, metadata['counts'], folder)
-  file, indices = positions[split]
+  file, indices = (
+    (split, np.arange(metadata['counts'].get(split, 0))) if split in longer else positions[split]
+  )
   if not len(indices):
     other = 'holdout' if metadata['counts'].get('test') else 'random'
     remedy = f'set splits={other!r} in the task, or ' if task.splits == 'files' and split != 'train' else ''
@@ -267,12 +270,15 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
       for part in (f'{name}:{positions[name][0]}:'.encode(), positions[name][1].astype('<i8').tobytes())
     )
   )
-  return Examples(task, split, file, open_source(str(folder), file), indices, metadata, split_fingerprint)
+  source = open_source(str(folder), file)
+  return Examples(task.for_split(split), split, file, source, indices, metadata, split_fingerprint)
 
 
 def open_splits(task: Task | str, data_dir) -> dict[str, Examples]:
-  """Opens all splits, {'train' | 'validation' | 'test': Examples}; raises the errors of `open_split`."""
-  return {split: open_split(task, split, data_dir) for split in SPLITS}
+  """Opens all splits, {'train' | 'validation' | 'test': Examples}, and longer test splits of the task; raises
+  the errors of `open_split`."""
+  task = get_task(task) if isinstance(task, str) else task
+  return {split: open_split(task, split, data_dir) for split in (*SPLITS, *dict(task.longer))}
 
 
 class _Stored:

@@ -10,12 +10,19 @@ import tqdm
 from lra_spt.data.examples import SPLITS, open_source
 from lra_spt.errors import DataError
 
-FILE_ORDER = SPLITS  # in which the files of a set are written and fingerprinted
+FILE_ORDER = SPLITS
 _CHUNK_BYTES = 16 * 2**20
 
 
+def in_order(counts: Mapping[str, int]) -> list[str]:
+  """The files that have examples, in the order in which they are written and fingerprinted: those of
+  `FILE_ORDER`, then those of longer test splits by name."""
+  further = sorted(file for file in counts if file not in FILE_ORDER)
+  return [file for file in (*FILE_ORDER, *further) if counts.get(file)]
+
+
 class Fingerprint:
-  """A SHA-256 of examples, which are added file by file in `FILE_ORDER`, each file from position 0 on."""
+  """A SHA-256 of examples, which are added file by file (`in_order`), each file from position 0 on."""
 
   def __init__(self):
     self._digest = hashlib.sha256()
@@ -62,7 +69,7 @@ def recomputed(folder: pathlib.Path, metadata: dict) -> str:
     DataError: an example cannot be read, or their number or length differs from metadata.json.
   """
   fingerprint, longest = Fingerprint(), 0
-  counts = {file: metadata['counts'][file] for file in FILE_ORDER if metadata['counts'].get(file)}
+  counts = {file: metadata['counts'][file] for file in in_order(metadata['counts'])}
   bar = tqdm.tqdm(
     total=sum(counts.values()), desc=f'reading {folder.parent.name}', unit=' examples', disable=None
   )
@@ -83,7 +90,8 @@ def recomputed(folder: pathlib.Path, metadata: dict) -> str:
           pair = 'second_begins' in record
           documents = np.split(inputs, [record['second_begins']]) if pair else [inputs]
           fingerprint.add(file, position, record['label'], documents)
-          longest = max(longest, *map(len, documents))
+          if file in FILE_ORDER:
+            longest = max(longest, *map(len, documents))
         bar.update(len(records))
   if longest != metadata.get('longest', longest):
     raise DataError(

@@ -50,6 +50,7 @@ class Task:
     published: departures of the published code.
     chance: the score of guessing, for readers of a report.
     description: one sentence.
+    longer: test splits with longer examples, ((split, length), ...), stored in files of their names.
     prepare_command: the command that makes the prepared set, without --data_dir. Empty means
       `lra-spt prepare <dataset>` or, for a set of your own,
       `lra-spt prepare npz --name <dataset> --raw_dir RAW`.
@@ -68,6 +69,7 @@ class Task:
   chance: str = ''
   description: str = ''
   prepare_command: str = ''
+  longer: tuple[tuple[str, int], ...] = ()
 
   def __post_init__(self):
     for name, part in (('inputs', self.inputs), ('labels', self.labels)):
@@ -132,6 +134,11 @@ class Task:
       'index': ((), 'int32'),
     }
     return {name: ArraySpec((*leading, *shape), np.dtype(dtype)) for name, (shape, dtype) in parts.items()}
+
+  def for_split(self, split: str) -> 'Task':
+    """The task with the length that its examples have in a split."""
+    length = dict(self.longer).get(split)
+    return self if length is None else self.with_inputs(length=length)
 
   def with_inputs(self, **changes) -> 'Task':
     """The task with these attributes of its inputs changed; a new mean brings its number of channels."""

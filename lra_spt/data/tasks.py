@@ -2,6 +2,7 @@
 
 import shlex
 
+from lra_spt.data import generated
 from lra_spt.data.parts import Bytes, Classes, Groups, PerPosition, Published, Real, Tokens, Values
 from lra_spt.data.task import Task
 from lra_spt.errors import IMPORT_FIRST, ConfigError, nearest
@@ -204,6 +205,8 @@ def get_task(name: str) -> Task:
   Raises:
     ConfigError: there is none.
   """
+  if name not in TASKS and (task := generated.task_of(name)) is not None:
+    TASKS[name] = task
   if name not in TASKS:
     raise ConfigError(
       f'There is no task {name!r}; choose one of `lra-spt list tasks`.{nearest(name, TASKS)}{IMPORT_FIRST}'
@@ -213,7 +216,7 @@ def get_task(name: str) -> Task:
 
 def is_own(task: Task) -> bool:
   """True for a task from outside the package."""
-  return task.name not in _OURS
+  return task.name not in _OURS and generated.parts_of(task.name) is None
 
 
 def register_task(task: Task) -> Task:

@@ -26,7 +26,7 @@ from lra_spt.report.runs import metrics as test_metrics
 from lra_spt.report.runs import run_folder
 from lra_spt.runs import experiment
 from lra_spt.runs.arrays import batch_of
-from lra_spt.runs.build import RunSpec, measured, normalised, resolve, stages_of, stored_run
+from lra_spt.runs.build import RunSpec, for_split, measured, normalised, resolve, stages_of, stored_run
 from lra_spt.runs.stage import Built
 from lra_spt.training.evaluate import evaluation_key, evaluator_of
 
@@ -300,22 +300,23 @@ class Run:
     """The metrics of a finetuned model, computed as in the test of the run.
 
     Args:
-      split: 'train', 'validation' or 'test'.
+      split: 'train', 'validation', 'test' or a longer test split of the task.
 
     Returns:
       {name of the metric: value, 'examples': their number}, None for a metric that is not defined, and the
       arrays of predictions.npz.
 
     Raises:
-      ConfigError: the model is a pretrained one; also as for `examples`.
+      ConfigError: the model is a pretrained one, or cannot read longer examples; also as for `examples`.
       NonFiniteError: the loss is not finite.
     """
     if self.stage != 'finetune':
       raise ConfigError(f'{self!r} has no answers to be scored; load the stage finetune')
     examples, mesh = self.examples(split), one_device()
+    built = for_split(self.spec, self.built, split)
     with settings.fixed(self.spec.runtime.matmul_precision), jax.set_mesh(mesh):
       state = {'params': self.params, 'stats': self.stats}
-      (answer,) = evaluator_of(self.built, mesh).of_each(state, examples, [self.built.seed], predictions=True)
+      (answer,) = evaluator_of(built, mesh).of_each(state, examples, [built.seed], predictions=True)
     if isinstance(answer, NonFiniteError):
       raise answer
     metrics, _, arrays = test_metrics.complete(

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import jax
 from ml_collections import ConfigDict
 
 from lra_spt import objectives
@@ -168,6 +169,27 @@ def _answers(task: Task, protocol: Protocol, spec: FinetuneSpec) -> objectives.O
     return objectives.Regression(task, protocol, spec.pool, spec.head)
   answer = objectives.PositionClassification if task.per_position else objectives.Classification
   return answer(task, protocol, spec.pool, spec.head, spec.class_weights)
+
+
+def for_split(run: RunSpec, built: Built, split: str) -> Built:
+  """The stage of a run with the length that examples have in a split, see `Task.longer`.
+
+  Raises:
+    ConfigError: the parameters of the model depend on the length.
+  """
+  task = built.task.for_split(split)
+  if task == built.task:
+    return built
+  longer = build(dataclasses.replace(run, task=task), built.name)
+  shapes = [
+    jax.tree.map(lambda x: x.shape, (each.model.params, each.model.stats)) for each in (built, longer)
+  ]
+  if shapes[0] != shapes[1]:
+    raise ConfigError(
+      f'{built.model_name} has parameters for {built.task.length} positions, so it cannot read the '
+      f'{task.length} of {split}; choose a model whose parameters do not depend on the length'
+    )
+  return longer
 
 
 def stages_of(run: RunSpec) -> dict[str, Built]:

@@ -15,7 +15,7 @@ from lra_spt.report.runs import metrics, run_folder
 from lra_spt.runs import plan as planning
 from lra_spt.runs import result, stage_report
 from lra_spt.runs.active_run import ActiveRun, noting_failures, owned, prepare_stages, raise_failures
-from lra_spt.runs.build import resolve
+from lra_spt.runs.build import for_split, resolve
 from lra_spt.training import population
 from lra_spt.training.evaluate import evaluator_of
 from lra_spt.training.loop import StageLoop
@@ -139,7 +139,8 @@ def test_runs(runs: list[ActiveRun], planned: planning.Plan, arm: str | None, sa
   answers = evaluator_of(stages[0], mesh).of_each(
     population.stack(best, mesh), examples, [stage.seed for stage in stages], predictions=True
   )
-  for each, answer in zip(runs, answers, strict=True):
+  longer = _longer_tests(runs, best, answers, planned)
+  for each, answer, by_length in zip(runs, answers, longer, strict=True):
     if isinstance(answer, UserError):
       each.fails_with(answer)
       continue
@@ -147,12 +148,32 @@ def test_runs(runs: list[ActiveRun], planned: planning.Plan, arm: str | None, sa
     scores, undefined, predictions = metrics.complete(
       task, answer.metrics, answer.undefined, answer.predictions, examples
     )
-    each.result = result.content(each, planned.data['train'], scores, undefined, arm)
+    each.result = result.content(each, planned.data['train'], scores, undefined, arm, by_length)
     if processes.is_first():
       run_folder.write_result(each.workdir, each.result, predictions)
     processes.wait_for_everybody('result')
     for line in (result.score(each), *result.divergences(each)):
       say(line)
+
+
+def _longer_tests(runs: list[ActiveRun], best: list, tested: list, planned: planning.Plan) -> list[dict]:
+  """The metrics of each run on the test split and on longer ones, see `schema.Metrics.by_length`; {} where
+  the task has none."""
+  stages, mesh = [each.stages['finetune'] for each in runs], planned.mesh
+  task = stages[0].task
+  found = [{'test': {'length': task.length} | getattr(answer, 'metrics', {})} for answer in tested]
+  for split, length in task.longer:
+    try:
+      stage = for_split(runs[0].spec, stages[0], split)
+      answers = evaluator_of(stage, mesh).of_each(
+        population.stack(best, mesh), planned.data[split], [each.seed for each in stages]
+      )
+    except ConfigError as error:
+      answers = [error] * len(runs)
+    for by_length, answer in zip(found, answers, strict=True):
+      refused = isinstance(answer, UserError)
+      by_length[split] = {'length': length} | ({'why': str(answer)} if refused else answer.metrics)
+  return found if task.longer else [{}] * len(runs)
 
 
 def keep_compiled(workdir) -> None:

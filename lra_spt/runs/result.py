@@ -8,7 +8,9 @@ from lra_spt.runs import provenance
 from lra_spt.runs.active_run import ActiveRun
 
 
-def content(run: ActiveRun, train, test: dict, undefined: dict, arm: str | None) -> dict:
+def content(
+  run: ActiveRun, train, test: dict, undefined: dict, arm: str | None, by_length: dict | None = None
+) -> dict:
   """Returns the content of result.json of a trained and tested run.
 
   Args:
@@ -17,6 +19,7 @@ def content(run: ActiveRun, train, test: dict, undefined: dict, arm: str | None)
     test: {metric: value, 'examples': their number} of the test split, None for a metric that is not defined.
     undefined: {metric: why} of these.
     arm: the name of the run in reports, or None.
+    by_length: metrics of longer test splits, see `schema.Metrics`.
   """
   spec, finetune, taken = run.spec, run.stages['finetune'], run.taken
   facts, report = metrics.of_data(finetune.task, spec.model.name, train), run.reports['finetune']
@@ -39,7 +42,8 @@ def content(run: ActiveRun, train, test: dict, undefined: dict, arm: str | None)
     'protocol': spec.values['protocol'],
     'seed': spec.seed,
     'metric': finetune.objective.selection[0],
-    'metrics': metrics.of_splits(report, {'metrics': test, 'undefined': undefined}),
+    'metrics': metrics.of_splits(report, {'metrics': test, 'undefined': undefined})
+    | ({'by_length': by_length} if by_length else {}),
     'parameters': finetune.model.parameter_count,
     'stages': run.reports,
     'hardware': provenance.hardware(),

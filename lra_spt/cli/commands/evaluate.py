@@ -6,8 +6,6 @@ import os
 from lra_spt.cli import flags
 from lra_spt.errors import ConfigError, counted
 
-SPLITS = ('validation', 'test')
-
 
 def parser() -> flags.Parser:
   parser = flags.Parser(
@@ -16,7 +14,9 @@ def parser() -> flags.Parser:
     'also compares the score with that of result.json.',
   )
   parser.add_argument('--workdir', required=True, help='folder of the run')
-  parser.add_argument('--split', required=True, choices=SPLITS, help='the split to evaluate on')
+  parser.add_argument(
+    '--split', required=True, help='validation, test, or a longer test split such as test_2x'
+  )
   parser.add_argument('--data_dir', help='folder of prepared sets (default: the one used in training)')
   parser.add_argument(
     '--predictions',
@@ -31,6 +31,8 @@ def parser() -> flags.Parser:
 def main(argv: list[str]) -> int:
   """Returns 0, or 1 if the test score differs from that of result.json."""
   arguments = parser().parse_args(argv)
+  if arguments.split == 'train':
+    raise ConfigError("--split is 'train': choose validation, test, or a longer test split of the task.")
   flags.register_run(arguments)
   if arguments.predictions is not None:
     flags.check_output('--predictions', arguments.predictions)

@@ -64,9 +64,13 @@ def parameter_lines(config: str) -> list[str]:
 
 def tasks() -> list[tuple[str, str]]:
   """(name, description) of every task."""
+  from lra_spt.data.generated import FAMILIES
   from lra_spt.data.tasks import TASKS
 
-  return [(name, f'{task.description} Set: {task.dataset}.') for name, task in TASKS.items()]
+  return [
+    *((name, f'{task.description} Set: {task.dataset}.') for name, task in TASKS.items()),
+    *((f'{name}_N', f'{family.description} N: {family.number}.') for name, family in FAMILIES.items()),
+  ]
 
 
 def models() -> list[tuple[str, str]]:
@@ -101,8 +105,13 @@ def sets() -> list[tuple[str, str]]:
     files = 'from official files' if entry.archives else 'from your own files'
     return ', '.join([files] * bool(entry.importer) + ['generated'] * bool(entry.generator))
 
+  from lra_spt.data.generated import FAMILIES
+
+  families = [
+    (f'{name}_N', f'generated, for a number N of {family.number}') for name, family in FAMILIES.items()
+  ]
   npz = (catalogue.NPZ, 'from your own .npz files, under the name given with --name')
-  return [*((name, how(entry)) for name, entry in catalogue.SETS.items()), npz]
+  return [*((name, how(entry)) for name, entry in catalogue.SETS.items()), *families, npz]
 
 
 def configs() -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ import numpy as np
 import tqdm
 
 from lra_spt.data import examples as examples_lib
-from lra_spt.data import fingerprints, prepared, tasks
+from lra_spt.data import fingerprints, generated, prepared, tasks
 from lra_spt.data import splits as splits_lib
 from lra_spt.errors import DataError, nearest
 from lra_spt.report.datasets import contents as contents_lib
@@ -64,8 +64,8 @@ def find_task(name: str) -> tasks.Task:
   Raises:
     DataError: there is neither.
   """
-  if name in tasks.TASKS:
-    return tasks.TASKS[name]
+  if name in tasks.TASKS or generated.parts_of(name):
+    return tasks.get_task(name)
   # Two tasks read cifar10; the one in colour shows more.
   reading = sorted((t for t in tasks.TASKS.values() if t.dataset == name), key=lambda task: -task.channels)
   if reading:

@@ -24,6 +24,7 @@ def figures(table) -> list[dict]:
     made.append(_bars(table))
   if table.record['show'] == 'curves':
     made += [_training(table, column) for column in table.columns]
+  made += [_over_length(table, column) for column in table.columns]
   return [one for one in made if one]
 
 
@@ -49,6 +50,24 @@ def _along_the_axis(table):
   chart = table.record['chart']
   labels, caption = (chart['x'], chart['y']), chart['y'][:1].upper() + chart['y'][1:]
   return _line_figure(caption, lines, *labels, percent=shares, xlog=chart['log'])
+
+
+def _over_length(table, column):
+  """Draws the score of each row against the length of test examples, for a task that has longer ones."""
+  lines = []
+  for number, row in enumerate(table.rows):
+    cell, points = table.cells.get((row, column)), {}
+    for run in cell.runs if cell else ():
+      for test in (run.result['metrics'].get('by_length') or {}).values():
+        if (value := test.get(run.score.key)) is not None:
+          points.setdefault(test['length'], []).append(value)
+    points = {length: sum(values) / len(values) for length, values in points.items()}
+    if points:
+      style = dataclasses.replace(styles.of_row(number), dash='')
+      lines.append(charts.Line(row, style, (tuple(zip(*sorted(points.items()), strict=True)),)))
+  caption = f'{column}, on longer test examples, mean over seeds'
+  options = {'percent': True, 'xlog': True}
+  return _line_figure(caption, lines, 'positions', 'test accuracy', **options) if lines else None
 
 
 def _relative_gains(table):

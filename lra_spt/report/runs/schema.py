@@ -87,11 +87,14 @@ class Attempts:
 @dataclasses.dataclass(frozen=True)
 class Metrics:
   """{name: value} per split, null for a metric that is not defined; `test` also has the number of its
-  examples. undefined: {split: {name: why}} of the metrics that are null."""
+  examples. undefined: {split: {name: why}} of the metrics that are null. by_length: of a task
+  with longer test splits {test split: {'length': positions, and either its metrics or 'why': the reason why
+  the model cannot read it}}."""
 
   test: dict[str, float | None]
   validation: dict[str, float | None] = dataclasses.field(default_factory=dict)
   undefined: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+  by_length: dict[str, dict] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     for split in ('test', 'validation'):
