@@ -28,6 +28,7 @@ ROWS = {
   # The tables of the paper's models, in configs/, have the options of these.
   **{name: {} for name in ('attention', 'dlr', 'lru', 'none', 's4', 's4d', 's5')},
   'bigbird': _row(**_HEADS, block=64, random_blocks=3, table_seed=0, shared_table=False),
+  'deltanet': _row(_NO_POSITIONS, heads=4, expand_k=1.0, expand_v=1.0, taps=4, negative=False),
   'dss': _row(
     _CONVOLUTION,
     state_size=64,

@@ -10,7 +10,7 @@ from jax import lax
 
 from lra_spt.distributed.sharding import rows_island, sequence_shards
 from lra_spt.errors import ConfigError
-from lra_spt.ops.delta_rule import gated_delta_rule
+from lra_spt.ops.delta_rule import delta_rule
 from lra_spt.ops.linear_attention import linear_attention
 from lra_spt.ops.scan import linear_scan
 from lra_spt.ops.selective_scan import selective_scan
@@ -64,21 +64,22 @@ def sharded_linear_attention(
 
 def sharded_delta_rule(
   q_BLGN: jax.Array,
-  k_BLGN: jax.Array,
-  v_BLHP: jax.Array,
-  log_decay_BLH: jax.Array,
-  beta_BLH: jax.Array,
+  k_BFGN: jax.Array,
+  v_BFHP: jax.Array,
+  log_decay: jax.Array | None = None,
+  beta_BFH: jax.Array | None = None,
+  erase_BFGN: jax.Array | None = None,
   *,
   direction: str = 'forward',
 ) -> jax.Array:
-  """`gated_delta_rule` on the current mesh. It splits heads as `sharded_linear_attention` does."""
-  attend = functools.partial(gated_delta_rule, direction=direction)
-  return _over_heads(attend, q_BLGN, k_BLGN, v_BLHP, log_decay_BLH, beta_BLH)
+  """`delta_rule` on the current mesh. It splits heads as `sharded_linear_attention` does."""
+  attend = functools.partial(delta_rule, direction=direction)
+  return _over_heads(attend, q_BLGN, k_BFGN, v_BFHP, log_decay, beta_BFH, erase_BFGN)
 
 
 def _over_heads(attend, q_BLGN, k_BLGN, v_BLHP, *gates):
   """Applies attend(q, k, v, *gates) to arrays with heads as axis 2; a gate may be None."""
-  shards, heads = sequence_shards(v_BLHP.shape[1]), v_BLHP.shape[2]
+  shards, heads = sequence_shards(q_BLGN.shape[1]), v_BLHP.shape[2]
   if shards == 1 or heads % shards:
     return rows_island(attend)(q_BLGN, k_BLGN, v_BLHP, *gates)
 
@@ -133,10 +134,15 @@ def short_convolution(
 
 
 def gated_norm(y_BLHP: jax.Array, scale_P: jax.Array, z_BLE: jax.Array) -> jax.Array:
-  """RMSNorm(y) * silu(z), [B, L, E] with E = H P: the norm is over each head, with one scale per channel, and
-  heads share the scales."""
+  """head_norm(y) * silu(z), [B, L, E]."""
+  return head_norm(y_BLHP, scale_P) * jax.nn.silu(z_BLE)
+
+
+def head_norm(y_BLHP: jax.Array, scale_P: jax.Array) -> jax.Array:
+  """RMSNorm(y), [B, L, E] with E = H P: the norm is over each head, with one scale per channel, and heads
+  share the scales."""
   y_BLHP = y_BLHP * lax.rsqrt(jnp.mean(y_BLHP**2, axis=-1, keepdims=True) + 1e-5)
-  return (y_BLHP * scale_P[None, None, None]).reshape(z_BLE.shape) * jax.nn.silu(z_BLE)
+  return (y_BLHP * scale_P[None, None, None]).reshape(*y_BLHP.shape[:2], -1)
 
 
 def head_channels(option: str, ratio: float, width: int, heads: int) -> int:

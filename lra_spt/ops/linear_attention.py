@@ -126,13 +126,13 @@ def _sweep(chunk, include_self, q_BLGN, k_BLGN, v_BLGRP, g_BLGRN):
     # One decay per head scales values and results, which are narrower than states. Decays per channel scale
     # keys and queries.
     by_head = since.shape[-1] == 1
-    keys, values = (k, _scaled(v, until)) if by_head else (_scaled(k, until[..., 0, :]), v)
+    keys, values = (k, scaled(v, until)) if by_head else (scaled(k, until[..., 0, :]), v)
     z_BCGRNP = product('bcsgn,bcsgrp->bcgrnp', keys, values)
     a_BCGRNP = jnp.broadcast_to(jnp.exp(since[:, :, -1])[..., None], z_BCGRNP.shape)
     flat = (B, chunks, -1)
     s_BCGRNP = linear_scan(a_BCGRNP.reshape(flat), z_BCGRNP.reshape(flat)).reshape(z_BCGRNP.shape)
     before = jnp.pad(s_BCGRNP[:, :-1], ((0, 0), (1, 0)) + ((0, 0),) * 4)
-    queries = q if by_head else _scaled(q, since[..., 0, :])
+    queries = q if by_head else scaled(q, since[..., 0, :])
     carried_BCTGRP = _read(queries, before, 'bctgn,bcgrnp->bctgrp')
     y_BCTGRP += carried_BCTGRP * jnp.exp(since) if by_head else carried_BCTGRP
   return y_BCTGRP.reshape(B, chunks * size, *v.shape[3:])[:, :L]
@@ -155,8 +155,8 @@ def _decayed_by_head(q, k, g, include_self):
 
 
 def sums_of_decays(g: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """Sums of log decays [B, C, T, G, R, 1] within each chunk, in that shape: from its beginning up to and with
-  each position, and after the position up to its end."""
+  """Sums of log decays [B, C, T, G, R, 1 or N] within each chunk, in that shape: from its beginning up to and
+  with each position, and after the position up to its end."""
   *_, (since, until, _) = _halves(g)
   return since, until
 
@@ -211,14 +211,19 @@ weights_by_head.defvjp(_weights_forward, _weights_backward)
 
 
 def _decayed_by_channel(q, k, g, include_self):
+  return weights_by_channel(q, k, g, include_self), *sums_of_decays(g)
+
+
+def weights_by_channel(q: jax.Array, k: jax.Array, g: jax.Array, include_self: bool) -> jax.Array:
+  """`weights_by_head` with log decays g [B, C, T, G, 1, N] of the channels of the keys; R is 1."""
   self_BCGT = jnp.einsum('bctgn,bctgn->bcgt', q, k, preferred_element_type=jnp.float32)
   diagonal = self_BCGT[..., None] * np.eye(q.shape[2], dtype=np.float32)[(None,) * 3]
   weights = (diagonal if include_self else jnp.zeros_like(diagonal))[:, :, :, None]
   for since, until, pairs in _halves(g):
     if pairs is not None:
-      decayed = _scaled(q, since[..., 0, :]), _scaled(k, until[..., 0, :])
+      decayed = scaled(q, since[..., 0, :]), scaled(k, until[..., 0, :])
       weights = jnp.where(pairs, product('bctgn,bcsgn->bcgts', *decayed)[:, :, :, None], weights)
-  return weights, since, until
+  return weights
 
 
 def _halves(g):
@@ -252,6 +257,6 @@ def _read(q, state, subscripts):
   return product(subscripts, q, state.astype(q.dtype))
 
 
-def _scaled(x, log_scale):
+def scaled(x: jax.Array, log_scale: jax.Array) -> jax.Array:
   """x exp(log_scale) in the dtype of x."""
   return (x.astype(jnp.float32) * jnp.exp(log_scale)).astype(x.dtype)
