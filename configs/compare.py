@@ -63,6 +63,7 @@ def get_study(arg=''):
   models, regimes = _names(choice.models), _names(choice.regimes)
   tasks = _names(choice.tasks)[: 1 if choice.quick else None]
   own = [name for name, task in known_tasks.TASKS.items() if known_tasks.is_own(task)]
+  own += [name for name in tasks if name not in (*TASKS, *own) and _is_prepared(name)]
   if unknown := [name for name in tasks if name not in (*TASKS, *own)]:
     raise ConfigError(
       f'Recipe {RECIPE} has no task {unknown[0]!r}: choose from {", ".join((*TASKS, *own))}.'
@@ -83,6 +84,14 @@ def get_study(arg=''):
     return Study(f'{name}_quick', f'quick look by {title}', cells, about=QUICK_ABOUT)
   rates = [SEARCHED if cell.search else FIXED for cell in cells]
   return Study(name, title, cells, about=' '.join((ABOUT, *dict.fromkeys(rates))))
+
+
+def _is_prepared(task: str) -> bool:
+  """True for the name of a prepared set of your own, which is a task by itself."""
+  try:
+    return known_tasks.is_own(known_tasks.get_task(task))
+  except ConfigError:
+    return False
 
 
 def _names(text: str) -> list[str]:

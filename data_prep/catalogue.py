@@ -11,11 +11,10 @@ catalogue.register_set(catalogue.npz_set('waves', class_names=('calm', 'storm'))
 
 import dataclasses
 import importlib
-import re
 from collections.abc import Callable, Mapping
 
 from data_prep import official
-from lra_spt.data import generated, splits
+from lra_spt.data import generated, prepared, splits
 from lra_spt.data.tasks import Task
 from lra_spt.errors import ConfigError, DataError, nearest
 
@@ -287,7 +286,6 @@ SETS = {
 }
 # The command `prepare npz --name NAME` makes a set that is in no catalogue.
 NPZ = 'npz'
-_NAME = re.compile('[a-z][a-z0-9_]*')
 
 
 def npz_set(name: str, *, class_names: tuple[str, ...] = ()) -> Entry:
@@ -310,7 +308,7 @@ def register_set(entry: Entry) -> Entry:
 
 
 def _check_name(name):
-  if not _NAME.fullmatch(name) or name in (NPZ, 'downloads'):
+  if not prepared.NAME.fullmatch(name) or name in (NPZ, 'downloads'):
     raise ConfigError(
       f'A set cannot be called {name!r}; give it a name of lower-case letters, digits and _ that begins '
       f'with a letter and is neither {NPZ} nor downloads.'

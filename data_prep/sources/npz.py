@@ -72,7 +72,9 @@ def _load(paths, dataset):
       'verification': 'none',
       'distinct_labels': len(np.unique(np.concatenate([part.labels.reshape(-1) for part in parts.values()]))),
       **({'vocabulary': list(vocabulary)} if tokens else {}),
-      **({'train_labels': train.labels[train.order].tolist()} if by_class and len(parts) == 1 else {}),
+      **(
+        {'train_labels': train.labels[train.order].tolist()} if by_class and 'validation' not in parts else {}
+      ),
     },
   )
 

@@ -153,9 +153,11 @@ def register_run(arguments) -> None:
 
 
 def register(arguments) -> None:
-  """Runs the files of --register, and sets --accept_changed_code for this process and its children."""
+  """Runs the files of --register, has the tasks of prepared sets found, and sets --accept_changed_code for
+  this process and its children."""
   if getattr(arguments, 'accept_changed_code', False):
     os.environ['LRA_SPT_ACCEPT_CHANGED_CODE'] = '1'  # see `lra_spt.runs.user_code`
+  _look_in_data_dir(arguments)
   if not arguments.register:
     return
   from lra_spt.config import loading
@@ -164,6 +166,18 @@ def register(arguments) -> None:
     if not path.strip():
       raise ConfigError('--register is empty: give the path of a .py file (a shell variable may be unset).')
     loading.register(path)
+
+
+def _look_in_data_dir(arguments) -> None:
+  """Has tasks found by the names of the prepared sets in --data_dir, or in runtime.data_dir of the config."""
+  if not hasattr(arguments, 'data_dir') and not hasattr(arguments, 'overrides'):
+    return
+  from lra_spt.config import schema
+  from lra_spt.data import tasks
+
+  given = dict(pair.split('=', 1) for pair in getattr(arguments, 'overrides', ()) if '=' in pair)
+  data_dir = given.get('runtime.data_dir') or getattr(arguments, 'data_dir', None)
+  tasks.look_in(data_dir or schema.DEFAULTS['runtime.data_dir'])
 
 
 def path(text: str) -> str:

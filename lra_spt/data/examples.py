@@ -237,7 +237,7 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
     DataError: the split is unknown or empty, the set is damaged or does not fit the task, or the splits of
       the task do not read all of its files.
   """
-  task = get_task(task) if isinstance(task, str) else task
+  task = get_task(task, data_dir) if isinstance(task, str) else task
   longer = dict(task.longer)
   if split not in (*SPLITS, *longer):
     raise DataError(f'There is no split {split!r}; choose one of {", ".join((*SPLITS, *longer))}.')
@@ -277,7 +277,7 @@ def open_split(task: Task | str, split: str, data_dir) -> Examples:
 def open_splits(task: Task | str, data_dir) -> dict[str, Examples]:
   """Opens all splits, {'train' | 'validation' | 'test': Examples}, and longer test splits of the task; raises
   the errors of `open_split`."""
-  task = get_task(task) if isinstance(task, str) else task
+  task = get_task(task, data_dir) if isinstance(task, str) else task
   return {split: open_split(task, split, data_dir) for split in (*SPLITS, *dict(task.longer))}
 
 

@@ -93,7 +93,7 @@ def check_all_read(task: Task, read: set[str], counts: dict, folder) -> None:
   fitting = ''
   if counts.get('validation') and counts.get('test'):
     fitting = "set splits='files' in the task, or "
-  elif unread == ['test'] and task.splits in ('random', 'stratified'):
+  elif unread == ['test'] and task.splits == 'random':
     fitting = "set splits='holdout' in the task, or "
   raise DataError(
     f'The data set in {folder} has examples for {" and ".join(unread)} in files of their own, which '

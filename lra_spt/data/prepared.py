@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from lra_spt.files import atomic as files_lib
 from lra_spt.files import checksums
 
 VERSION = '1.0.0'
+NAME = re.compile('[a-z][a-z0-9_]*')  # of a set
 METADATA, CHECKED = 'metadata.json', '.checked.json'
 INFO, FEATURES = 'dataset_info.json', 'features.json'  # which TFDS writes and reads
 COPYING = '.unfinished'  # suffix of a folder in which a copy is made
@@ -112,9 +114,7 @@ def copied(folder, into: pathlib.Path):
     DataError: a file differs from its checksum, or the set has none.
   """
   remedy = f'copy the set to {folder.parent} again, or prepare it again'
-  metadata, digests = checksums.read(folder / METADATA, 'the description of a prepared set', remedy)
-  if wrong := problem(Metadata, metadata):
-    raise DataError(f'{folder / METADATA} is not readable ({wrong}); {remedy}.')
+  metadata, digests = read_description(folder, remedy)
   if not digests or any(name != pathlib.PurePath(name).name for name in digests):
     raise DataError(f'The data set in {folder} has no checksums; {remedy}.')
   with tempfile.TemporaryDirectory(prefix='copying_', dir=into) as temporary:
@@ -148,6 +148,22 @@ def _copy(source, target, digest, size, remedy) -> None:
   raise DataError(f'{source} {reason}; {remedy}.')
 
 
+def read_description(folder, remedy: str) -> tuple[dict, dict[str, str]]:
+  """The metadata of a prepared set, see `read_metadata`, and {name: SHA-256} of its files, which stay unread.
+
+  Args:
+    folder: from `dataset_folder`, or in a bucket.
+    remedy: the end of the sentence of an error.
+
+  Raises:
+    DamagedFile, DataError: metadata.json is damaged or unreadable.
+  """
+  metadata, digests = checksums.read(folder / METADATA, 'the description of a prepared set', remedy)
+  if wrong := problem(Metadata, metadata):
+    raise DataError(f'{folder / METADATA} is not readable ({wrong}); {remedy}.')
+  return metadata, digests
+
+
 def read_metadata(folder, advice: str, *, thorough: bool = False) -> dict:
   """Reads the metadata of a prepared set and compares all of its files with their checksums.
 
@@ -177,9 +193,7 @@ def read_metadata(folder, advice: str, *, thorough: bool = False) -> dict:
   if not (folder / METADATA).is_file() or not (folder / INFO).is_file():
     raise MissingFile(f'There is no prepared data set in {folder}; {advice}.')
   remedy = f'remove {folder} and {advice}'
-  metadata, digests = checksums.read(folder / METADATA, 'the description of a prepared set', remedy)
-  if wrong := problem(Metadata, metadata):
-    raise DataError(f'{folder / METADATA} is not readable ({wrong}); {remedy}.')
+  metadata, digests = read_description(folder, remedy)
   for name, size in metadata['files'].items():
     path = folder / name
     stored = path.stat().st_size if path.is_file() else None

@@ -16,7 +16,8 @@ from lra_spt.errors import ConfigError, DataError
 
 Splits = Literal['files', 'holdout', 'random', 'reused', 'grouped', 'shuffled', 'stratified']
 """files: the set holds the three splits. holdout: validation is a tenth of the training file. random:
-80/10/10 of one file. stratified: 80/10/10 of every class of one file. reused: the test file is the validation
+80/10/10 of one file. stratified: 80/10/10 of every class of one file, or 80/20 if the set has a test file.
+reused: the test file is the validation
 set too. grouped: 70/15/15 of the groups of one file. shuffled: 70/15/15 of its examples."""
 SPLITS = ('train', 'validation', 'test')
 LEAST_GROUPS = 7  # the least number of which 15 % are one
@@ -74,11 +75,35 @@ def stratified_split(labels: Sequence[int]) -> dict[str, np.ndarray]:
   Returns:
     {'train', 'validation', 'test'}: int64 positions, in ascending order.
   """
-  classes_N, parts = np.asarray(labels), []
-  for of_class in (np.flatnonzero(classes_N == label) for label in np.unique(classes_N)):
-    rest = max(round(0.1 * len(of_class)), int(len(of_class) >= 3))
-    parts.append(_three_parts(of_class[random_permutation(len(of_class), _SEED)], rest))
+  parts = []
+  for of_class in _permuted_classes(labels):
+    parts.append(_three_parts(of_class, max(round(0.1 * len(of_class)), int(len(of_class) >= 3))))
   return {split: np.sort(np.concatenate([part[split] for part in parts])) for split in SPLITS}
+
+
+def stratified_holdout(labels: Sequence[int]) -> dict[str, np.ndarray]:
+  """80/20 of the examples of every class, rounded; of a class with three examples or more, validation has
+  one.
+
+  Args:
+    labels: the class of every example of the training file.
+
+  Returns:
+    {'train', 'validation'}: int64 positions, in ascending order.
+  """
+  train, validation = [], []
+  for of_class in _permuted_classes(labels):
+    rest = max(round(0.2 * len(of_class)), int(len(of_class) >= 3))
+    train.append(of_class[: len(of_class) - rest])
+    validation.append(of_class[len(of_class) - rest :])
+  return {'train': np.sort(np.concatenate(train)), 'validation': np.sort(np.concatenate(validation))}
+
+
+def _permuted_classes(labels):
+  """Yields the positions of the examples of each class, permuted."""
+  classes_N = np.asarray(labels)
+  for of_class in (np.flatnonzero(classes_N == label) for label in np.unique(classes_N)):
+    yield of_class[random_permutation(len(of_class), _SEED)]
 
 
 def _three_parts(permutation, rest: int) -> dict[str, np.ndarray]:
@@ -166,6 +191,10 @@ def split_positions(kind: Splits, metadata: dict) -> dict[str, tuple[str, np.nda
         "splits='stratified' needs; remove its folder and prepare it again, from one train.npz with classes, "
         "or set splits='random'."
       )
+    if counts.get('test'):
+      parts = stratified_holdout(metadata['train_labels'])
+      held_out = {name: ('train', positions) for name, positions in parts.items()}
+      return held_out | {'test': ('test', np.arange(counts['test']))}
     parts = stratified_split(metadata['train_labels'])
   elif kind == 'shuffled':
     parts = shuffled_split(counts['train'])

@@ -2,7 +2,7 @@
 
 import shlex
 
-from lra_spt.data import generated
+from lra_spt.data import generated, prepared, set_tasks
 from lra_spt.data.parts import Bytes, Classes, Groups, PerPosition, Published, Real, Tokens, Values
 from lra_spt.data.task import Task
 from lra_spt.errors import IMPORT_FIRST, ConfigError, nearest
@@ -20,6 +20,7 @@ __all__ = [
   'Values',
   'get_task',
   'is_own',
+  'look_in',
   'preparation',
   'register_task',
 ]
@@ -187,6 +188,7 @@ TASKS = {
 _OURS = frozenset(TASKS)
 # Sets that `lra-spt prepare` knows by name. Its catalogue imports this module, so it cannot be imported here.
 _SHIPPED = frozenset(task.dataset for task in TASKS.values())
+_looked_in = [None]  # the folder of prepared sets, see `look_in`
 
 
 def preparation(task: Task, data_dir) -> str:
@@ -199,19 +201,34 @@ def preparation(task: Task, data_dir) -> str:
   return f'{command} data && gcloud storage cp -r data/{task.dataset} {bucket}'
 
 
-def get_task(name: str) -> Task:
-  """The task of that name.
+def look_in(data_dir) -> None:
+  """Has `get_task` look for the sets of tasks that nothing registers in this folder, instead of the last."""
+  _looked_in[0] = data_dir
+
+
+def get_task(name: str, data_dir=None) -> Task:
+  """The task of that name: one of the package, one that was registered, or else that of the prepared set of
+  this name (`set_tasks.task_of`).
+
+  Args:
+    name: of the task.
+    data_dir: folder given to `lra-spt prepare`; None: that of `look_in`, if there is one.
 
   Raises:
     ConfigError: there is none.
+    DataError: the description of the set is damaged.
   """
   if name not in TASKS and (task := generated.task_of(name)) is not None:
     TASKS[name] = task
-  if name not in TASKS:
-    raise ConfigError(
-      f'There is no task {name!r}; choose one of `lra-spt list tasks`.{nearest(name, TASKS)}{IMPORT_FIRST}'
-    )
-  return TASKS[name]
+  if name in TASKS:
+    return TASKS[name]
+  folder = _looked_in[0] if data_dir is None else data_dir
+  if folder is not None and prepared.NAME.fullmatch(name) and (task := set_tasks.task_of(name, folder)):
+    return task
+  nor = f', and no prepared set of this name in {folder}' if folder is not None else ''
+  raise ConfigError(
+    f'There is no task {name!r}{nor}; choose one of `lra-spt list tasks`.{nearest(name, TASKS)}{IMPORT_FIRST}'
+  )
 
 
 def is_own(task: Task) -> bool:

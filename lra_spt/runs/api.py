@@ -103,7 +103,7 @@ def load_run(workdir, stage: str = 'finetune', *, data_dir=None) -> 'Run':
   """
   open_missing()
   workdir = folder_of_run(workdir)
-  spec = stored_run(workdir)
+  spec = stored_run(workdir, data_dir)
   if (workdir / run_folder.RESULT).exists():
     runtime = run_folder.read_result(workdir).get('runtime') or {}
     data_dir = runtime.get('data_dir') if data_dir is None else data_dir

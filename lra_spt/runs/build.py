@@ -61,7 +61,7 @@ class RunSpec:
     if self.regime.objective is not None:
       classes['objective'] = get_objective(self.regime.objective)
     code = {what: user_code.digest(cls) for what, cls in classes.items() if user_code.is_user(cls)}
-    task = get_task(self.task.name)
+    task = get_task(self.task.name, self.runtime.data_dir)
     return code | ({'task': user_code.digest_of_task(task)} if tasks.is_own(task) else {})
 
 
@@ -90,7 +90,7 @@ def resolve(config) -> RunSpec:
   model = typed(ModelSpec, {key: value for key, value in config.model.items() if key != 'weights'}, 'model')
   values = loading.plain(config)
   return RunSpec(
-    task=_as_trained(get_task(config.task), protocol, model),
+    task=_as_trained(get_task(config.task, config.runtime.get('data_dir')), protocol, model),
     regime=regime,
     protocol=protocol,
     causal=causal,
@@ -224,8 +224,12 @@ def _by_position(built: Built) -> bool:
   return built.protocol.position_statistics and built.task.published.position_statistics
 
 
-def stored_run(folder) -> RunSpec:
+def stored_run(folder, data_dir=None) -> RunSpec:
   """Reads the run in a folder; its runtime is that of one device.
+
+  Args:
+    folder: of the run.
+    data_dir: folder of the prepared set; None: the folder during training, which a finished run records.
 
   Raises:
     DamagedFile: the folder has no config.json, or it is not the config of a run.
@@ -233,8 +237,11 @@ def stored_run(folder) -> RunSpec:
   """
   stored = run_folder.read_config(folder)
   identity = {key: value for key, value in stored.items() if key not in run_folder.BESIDE}
+  known = stored.get('task') in tasks.TASKS
+  if not known and data_dir is None and (folder / run_folder.RESULT).exists():
+    data_dir = (run_folder.read_result(folder).get('runtime') or {}).get('data_dir')
   # Checkpoints do not depend on where the run was computed.
-  config = ConfigDict(identity | {'runtime': {'mesh': {}, 'data_dir': '.'}})
+  config = ConfigDict(identity | {'runtime': {'mesh': {}, 'data_dir': str(data_dir or '.')}})
   try:
     loading.check_whole(config, 'it')
   except ConfigError as error:

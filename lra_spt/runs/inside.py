@@ -96,7 +96,7 @@ def _runs(workdir, data_dir):
   These are {'pretrained': Run, 'finetuned': Run}, or {'scratch': Run} for a run without pretraining. The
   function is None where the initial values are not known.
   """
-  spec, stored = stored_run(workdir), run_folder.read_config(workdir)
+  spec, stored = stored_run(workdir, data_dir), run_folder.read_config(workdir)
   origin = _pretrained_in(workdir, stored)
   pretrains = 'pretrain' in spec.stages
   places = {'pretrained': (origin, 'pretrain')} if pretrains else {}
@@ -108,7 +108,7 @@ def _runs(workdir, data_dir):
   if spec.weights:
     return runs, None
   runtime = next(iter(runs.values())).spec.runtime
-  first = next(iter(stages_of(dataclasses.replace(stored_run(origin), runtime=runtime)).values()))
+  first = next(iter(stages_of(dataclasses.replace(stored_run(origin, data_dir), runtime=runtime)).values()))
 
   def start():
     state = first.fresh_state(one_device())
@@ -142,7 +142,7 @@ def _scratch(workdir, runs, data_dir) -> Run:
       f'{runs["scratch"].workdir} is itself a run from scratch; give a run with pretraining as workdir, or '
       'leave scratch out'
     )
-  spec, other = stored_run(workdir), next(iter(runs.values()))
+  spec, other = stored_run(workdir, data_dir), next(iter(runs.values()))
   if 'pretrain' in spec.stages or spec.weights:
     raise ConfigError(f'{workdir} is not a run from scratch; give one as scratch, or leave it out')
 

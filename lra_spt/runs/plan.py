@@ -134,7 +134,7 @@ class TakenPretraining:
       raise ConfigError(
         f'--pretrained has no meaning with regime={spec.regime.name}; choose the regime of that run'
       )
-    identity, stored = run_folder.read_config(run), stored_run(run)
+    identity, stored = run_folder.read_config(run), stored_run(run, spec.runtime.data_dir)
     wanted = user_code.as_begun(identity, identity_of(spec, train, None))
     keys = ('task', 'model', 'protocol', 'regime', 'causal', 'fingerprints', 'code')
     theirs, ours = ({key: mapping.get(key) for key in keys} for mapping in (identity, wanted))

@@ -366,10 +366,10 @@ def test_command_line(tmp_path, capsys):
 
 
 def test_data_sets_find_their_task(shipped_tasks):
-  assert inspect.find_task('cifar10').name == 'scifar'
-  assert inspect.find_task('image').inputs.grayscale
-  assert inspect.find_task('pathfinder128').name == 'pathx'
-  assert all(inspect.find_task(task.dataset).dataset == task.dataset for task in shipped_tasks)
+  assert inspect.find_task('cifar10', 'data').name == 'scifar'
+  assert inspect.find_task('image', 'data').inputs.grayscale
+  assert inspect.find_task('pathfinder128', 'data').name == 'pathx'
+  assert all(inspect.find_task(task.dataset, 'data').dataset == task.dataset for task in shipped_tasks)
 
 
 @pytest.mark.parametrize('values', [[-3e38, 3e38], [3e38, 3e38], [97.3, 97.3], [1e-40, 1e-40], [0.0]])

@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
   from lra_spt.report.datasets import inspect, text
 
   inspection = inspect.inspect_set(
-    inspect.find_task(arguments.dataset),
+    inspect.find_task(arguments.dataset, arguments.data_dir),
     arguments.data_dir,
     protocol=arguments.protocol,
     sample=arguments.sample,

@@ -4,6 +4,7 @@ A set of at most `WHOLE_BYTES` on disk is read completely. Of a larger one a ran
 read, and the report says so.
 """
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ import tqdm
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import fingerprints, generated, prepared, tasks
 from lra_spt.data import splits as splits_lib
-from lra_spt.errors import DataError, nearest
+from lra_spt.errors import ConfigError, DataError, nearest
 from lra_spt.report.datasets import contents as contents_lib
 
 WHOLE_BYTES = 2 * 2**30
@@ -58,11 +59,11 @@ class Inspection:
     return next(iter(self.contents.values()))
 
 
-def find_task(name: str) -> tasks.Task:
-  """The task of that name, or the task that shows most of the set of that name.
+def find_task(name: str, data_dir) -> tasks.Task:
+  """The task of that name, the task that shows most of the set of that name, or that of a set in `data_dir`.
 
   Raises:
-    DataError: there is neither.
+    DataError: there is none.
   """
   if name in tasks.TASKS or generated.parts_of(name):
     return tasks.get_task(name)
@@ -70,13 +71,15 @@ def find_task(name: str) -> tasks.Task:
   reading = sorted((t for t in tasks.TASKS.values() if t.dataset == name), key=lambda task: -task.channels)
   if reading:
     return reading[0]
+  with contextlib.suppress(ConfigError):
+    return tasks.get_task(name, data_dir)
   parts = [task for task in tasks.TASKS if task.startswith(f'{name}_')]
   if parts:
     raise DataError(f'{name!r} is prepared as several sets; inspect one of {", ".join(parts)}.')
   known = {*tasks.TASKS, *(task.dataset for task in tasks.TASKS.values())}
   raise DataError(
-    f'There is no data set or task {name!r}; choose one of `lra-spt list tasks`, or name the file that '
-    f'registers it with --register.{nearest(name, known)}'
+    f'There is no data set or task {name!r}, and no such set in {data_dir}; choose one of `lra-spt list '
+    f'tasks`, or name the file that registers it with --register.{nearest(name, known)}'
   )
 
 

@@ -16,7 +16,7 @@ _SPLITTING = {
   'files': 'as in the files of the set',
   'holdout': 'a tenth of the training file held out for validation',
   'random': '80/10/10 of one file, at random',
-  'stratified': '80/10/10 of every class of one file, at random',
+  'stratified': 'the same share of every class in each, at random',
   'reused': 'the test file used for validation too, as published',
   'grouped': '70/15/15 of the groups of one file',
   'shuffled': '70/15/15 of the examples of one file at random, as published',

@@ -69,7 +69,7 @@ def record(predictions, out, facts: StatedFacts, task: str, data_dir) -> dict:
     MissingFile: no file, or no prepared set.
   """
   out, predictions = run_folder.local_folder(out, '--out'), pathlib.Path(predictions)
-  regime, protocol, task = get_regime(facts.regime), get_protocol(facts.protocol), get_task(task)
+  regime, protocol, task = get_regime(facts.regime), get_protocol(facts.protocol), get_task(task, data_dir)
   if protocol.published_splits:
     task = task.as_published()
   refuse_used(out, predictions)

@@ -190,7 +190,7 @@ def verify(folder: pathlib.Path, data_dir=None) -> tuple[list[CheckedRun], list[
     if data_dir is None:
       return None, 'no --data_dir is given'
     try:
-      task = get_task(task)
+      task = get_task(task, data_dir)
       task = task.as_published() if get_protocol(protocol).published_splits else task
       return examples_lib.open_split(task, 'test', data_dir), ''
     except (ConfigError, MissingFile):
