@@ -43,6 +43,7 @@ ROWS = {
     dropout=0.0,
     tied_dropout=False,
   ),
+  'forgetting_attention': _row(_NO_POSITIONS, heads=4, qk_norm=False, gate=False),
   'gated_deltanet': _row(
     _NO_POSITIONS, heads=4, expand_k=0.75, expand_v=1.5, taps=4, negative=False, ssm_lr=0.0
   ),

@@ -227,6 +227,15 @@ MIXERS = [
   ('lru', {'state_size': 6}, True, (1, 1, 8), {'all-gather': 2}),
   ('s5', {'state_size': 12, 'blocks': 2}, False, (1, 2, 4), {'all-gather': 4}),
   ('attention', {'heads': 4, 'rotary': True}, True, (2, 1, 4), {'all-to-all': 4}),
+  ('forgetting_attention', {'heads': 4}, False, (2, 1, 4), {'all-to-all': 6}),
+  pytest.param(  # 8 shards do not divide 4 heads
+    'forgetting_attention',
+    {'heads': 4},
+    True,
+    (1, 1, 8),
+    {'all-gather': 2, 'reduce-scatter': 2},
+    marks=pytest.mark.slow,
+  ),
   ('linformer', {}, False, (2, 1, 4), {}),
   ('longformer', {'window': 6}, True, (1, 1, 8), {'collective-permute': 2}),
   (

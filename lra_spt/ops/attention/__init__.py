@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from lra_spt.distributed.sharding import platform
 from lra_spt.errors import ConfigError
 from lra_spt.ops import selection
-from lra_spt.ops.attention import blockwise, cudnn, mosaic, reference, splash, tokamax, triton
+from lra_spt.ops.attention import blockwise, cudnn, decay, mosaic, reference, splash, tokamax, triton
 from lra_spt.ops.attention.patterns import (
   BlockTable,
   Causal,
@@ -44,6 +44,7 @@ _IMPLEMENTATIONS = {
   'reference': (reference.reference_attention, reference.refuses),
 }
 NAMES = tuple(_IMPLEMENTATIONS)
+_DECAYING = ('blockwise', 'reference')  # these take log_decay_BMHX
 # By platform, best first; the last one refuses nothing.
 _PREFERRED = {
   'cpu': ('blockwise',),
@@ -68,13 +69,14 @@ def attention(
   implementation: str | None = None,
   return_logsumexp: bool = False,
   bias_HR: jax.Array | None = None,
+  log_decay_BMHX: jax.Array | None = None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
   """softmax(q k^T / sqrt(K) + bias) v over the keys that `pattern` shows to each query (Vaswani et al. 2017,
   3.2.1).
 
   Works under jit, vmap, scan, checkpoint and shard_map (rows of the batch split over devices, all arrays
-  alike), and does not depend on a mesh. Differentiable once, in reverse mode, with respect to q, k, v and the
-  bias.
+  alike), and does not depend on a mesh. Differentiable once, in reverse mode, with respect to q, k, v, the
+  bias and the log decays.
 
   Args:
     q_BLHK: queries, floating point.
@@ -92,6 +94,10 @@ def attention(
     return_logsumexp: return the logsumexp of the scores too. `merged` needs it to combine calls.
     bias_HR: floating point [H, 2D + 1], added to scores by the distance from query to key, from -D (keys
       before) to D; larger distances get the values at the ends. None adds nothing.
+    log_decay_BMHX: log decays <= 0 at the positions of keys, float32 [B, M, H, 1] (Lin et al. 2025, arXiv
+      2503.02130): the score of the query at t and the key at s <= t gets their sum over r from s + 1 to t.
+      [B, M, H, 2] where queries see later keys: for s > t it gets the sum of the second ones over r from t to
+      s - 1. None adds nothing. Only 'blockwise' and 'reference' take it.
 
   Returns:
     Array [B, L, H, V] of the queries' dtype; queries without any visible key get 0, and so do their
@@ -102,7 +108,8 @@ def attention(
   Raises:
     TypeError: q_offset is no integer.
     ValueError: an unknown implementation, one that cannot run this call, shapes or dtypes that do not fit
-      together, tables with a q_offset, or a number of tables that is not the number of heads.
+      together, tables with a q_offset, a number of tables that is not the number of heads, or log decays for
+      queries that are at no position of a key.
   """
   _check(q_BLHK, k_BMHK, v_BMHV, kv_lengths_B, kv_starts_B)
   if not isinstance(q_offset, jax.core.Tracer):
@@ -110,6 +117,8 @@ def attention(
   tables = isinstance(pattern, BlockTable | HeadTables)
   if tables and (isinstance(q_offset, jax.core.Tracer) or q_offset != 0):
     raise ValueError(f'q_offset is {q_offset}, but queries of a BlockTable start at position 0; leave it out')
+  if log_decay_BMHX is not None:
+    decay.checked(log_decay_BMHX, q_BLHK, k_BMHK, q_offset)
   if isinstance(pattern, HeadTables) and len(pattern.tables) != q_BLHK.shape[2]:
     raise ValueError(
       f'HeadTables has {len(pattern.tables)} tables for {q_BLHK.shape[2]} heads; give one for every head'
@@ -125,14 +134,19 @@ def attention(
       f'({q_BLHK.shape[2]}, 2 D + 1), one per head and distance from -D to D'
     )
   options = {'q_offset': q_offset} | ({'return_logsumexp': True} if return_logsumexp else {})
+  edges = {'kv_lengths_B': kv_lengths_B, 'kv_starts_B': kv_starts_B}
 
-  def attend(q_BLHK, k_BMHK, v_BMHV, bias_HR, pattern):
+  def attend(q_BLHK, k_BMHK, v_BMHV, log_decay_BMHX, bias_HR, pattern):
     call = {'pattern': pattern} | options | ({} if bias_HR is None else {'bias_HR': bias_HR})
+    if log_decay_BMHX is not None:
+      chosen = _decaying(implementation)
+      return chosen(q_BLHK, k_BMHK, v_BMHV, log_decay_BMHX=log_decay_BMHX, **edges, **call)
     hidden = kv_lengths_B is not None, kv_starts_B is not None
-    chosen = _chosen(implementation, hidden, q_BLHK, k_BMHK, v_BMHV, **call)
-    return chosen(q_BLHK, k_BMHK, v_BMHV, kv_lengths_B=kv_lengths_B, kv_starts_B=kv_starts_B, **call)
+    return _chosen(implementation, hidden, q_BLHK, k_BMHK, v_BMHV, **call)(
+      q_BLHK, k_BMHK, v_BMHV, **edges, **call
+    )
 
-  return _by_head(attend, pattern, 2, q_BLHK, k_BMHK, v_BMHV, bias_HR=bias_HR)
+  return _by_head(attend, pattern, 2, q_BLHK, k_BMHK, v_BMHV, log_decay_BMHX, bias_HR=bias_HR)
 
 
 def _by_head(function, pattern, axis, *arrays, bias_HR):
@@ -140,7 +154,11 @@ def _by_head(function, pattern, axis, *arrays, bias_HR):
   if not isinstance(pattern, HeadTables):
     return function(*arrays, bias_HR, pattern)
   heads = [
-    function(*(x[:, :, h : h + 1] for x in arrays), None if bias_HR is None else bias_HR[h : h + 1], table)
+    function(
+      *(None if x is None else x[:, :, h : h + 1] for x in arrays),
+      None if bias_HR is None else bias_HR[h : h + 1],
+      table,
+    )
     for h, table in enumerate(pattern.tables)
   ]
   return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=axis), *heads)
@@ -153,6 +171,7 @@ def attention_weights(
   pattern: Pattern | HeadTables,
   kv_lengths_B: jax.Array | None = None,
   bias_HR: jax.Array | None = None,
+  log_decay_BMHX: jax.Array | None = None,
 ) -> jax.Array:
   """The weights with which `attention` sums values, for looking at them; memory grows with L * M.
 
@@ -166,12 +185,14 @@ def attention_weights(
     ValueError: as for `attention`.
   """
   _check(q_BLHK, k_BMHK, k_BMHK, kv_lengths_B, None)
+  if log_decay_BMHX is not None:
+    decay.checked(log_decay_BMHX, q_BLHK, k_BMHK, 0)
 
-  def weights(q_BLHK, k_BMHK, bias_HR, pattern):
+  def weights(q_BLHK, k_BMHK, log_decay_BMHX, bias_HR, pattern):
     call = {'pattern': pattern, 'kv_lengths_B': kv_lengths_B, 'bias_HR': bias_HR}
-    return reference.reference_weights(q_BLHK, k_BMHK, **call)
+    return reference.reference_weights(q_BLHK, k_BMHK, log_decay_BMHX=log_decay_BMHX, **call)
 
-  return _by_head(weights, pattern, 1, q_BLHK, k_BMHK, bias_HR=bias_HR)
+  return _by_head(weights, pattern, 1, q_BLHK, k_BMHK, log_decay_BMHX, bias_HR=bias_HR)
 
 
 def merged(*parts: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -208,6 +229,18 @@ def _chosen(name, hidden, q, k, v, **call):
   if reason := refuses(q, k, v, **call):
     raise ConfigError(f'attention implementation {name!r} {reason}; choose another, or None')
   return attend
+
+
+def _decaying(name):
+  """Returns the implementation of this name for a call with log decays; for None, the first."""
+  if name is None:
+    return _IMPLEMENTATIONS[_DECAYING[0]][0]
+  selection.named('attention', name)
+  if name not in _DECAYING:
+    raise ConfigError(
+      f'attention implementation {name!r} takes no log decays; choose {" or ".join(_DECAYING)}, or None'
+    )
+  return _IMPLEMENTATIONS[name][0]
 
 
 def _selected(able, hidden, q, k, v, *, pattern, q_offset, return_logsumexp=False, bias_HR=None):

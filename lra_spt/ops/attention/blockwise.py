@@ -20,6 +20,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from lra_spt.distributed.sharding import platform
 from lra_spt.ops.attention.bias import add_bias_gradient, bias_by_place, bias_of_tile
+from lra_spt.ops.attention.decay import bias_of_pairs, gradient_of_pairs, running_sums
 from lra_spt.ops.attention.tiles import Grid, Tiles, over_key_tiles, visible
 
 _HIDDEN = -1e30  # score of a hidden key; finite, so that differences of scores are never NaN
@@ -47,6 +48,7 @@ def blockwise_attention(
   q_offset=0,
   return_logsumexp=False,
   bias_HR=None,
+  log_decay_BMHX=None,
   tiles=None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
   """See `attention`; `tiles` replaces the sizes chosen for the platform."""
@@ -58,7 +60,11 @@ def blockwise_attention(
   )
   plan = _BlockwisePlan(grid, tiles.together, return_logsumexp)
   bias_HX = None if bias_HR is None else bias_by_place(grid, bias_HR, q_offset)
-  return _attend(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, edges_B, jnp.asarray(q_offset, jnp.int32))
+  sums = None
+  if log_decay_BMHX is not None:
+    sums_BMHX = running_sums(log_decay_BMHX)
+    sums = lax.dynamic_slice_in_dim(sums_BMHX, q_offset, q_BLHK.shape[1], axis=1), sums_BMHX
+  return _attend(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, sums, edges_B, jnp.asarray(q_offset, jnp.int32))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,30 +77,31 @@ class _BlockwisePlan:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, edges_B, q_offset):
-  return _attend_forward(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, edges_B, q_offset)[0]
+def _attend(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, sums, edges_B, q_offset):
+  return _attend_forward(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, sums, edges_B, q_offset)[0]
 
 
-def _attend_forward(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, edges_B, q_offset):
+def _attend_forward(plan, q_BLHK, k_BMHK, v_BMHV, bias_HX, sums, edges_B, q_offset):
   grid = plan.grid
   arrays = (
     _rows(_scaled(q_BLHK), 'KL', grid.tile_q),
     _rows(k_BMHK, 'LK', grid.tile_k),
     _rows(v_BMHV, 'KL', grid.tile_k),
     _bias_rows(bias_HX, q_BLHK),
+    _sums_rows(sums, grid),
   )
   row = functools.partial(_forward_row, grid, q_offset)
   out_NVL, logsumexp_NL = _each_row(row, arrays, edges_B, grid, plan.together)
   # These two are saved, so that rematerialisation does not repeat the loops (ExecutionSpec.remat).
   out_BLHV, logsumexp_NL = checkpoint_name((_unrows(out_NVL, q_BLHK), logsumexp_NL), 'mixer')
-  saved = (q_BLHK, k_BMHK, v_BMHV, bias_HX, out_BLHV, logsumexp_NL, edges_B, q_offset)
+  saved = (q_BLHK, k_BMHK, v_BMHV, bias_HX, sums, out_BLHV, logsumexp_NL, edges_B, q_offset)
   if not plan.return_logsumexp:
     return out_BLHV, saved
   return (out_BLHV, _unrows(logsumexp_NL[:, None], q_BLHK, logsumexp_NL.dtype)[..., 0]), saved
 
 
 def _attend_backward(plan, saved, cotangents):
-  q_BLHK, k_BMHK, v_BMHV, bias_HX, out_BLHV, logsumexp_NL, edges_B, q_offset = saved
+  q_BLHK, k_BMHK, v_BMHV, bias_HX, sums, out_BLHV, logsumexp_NL, edges_B, q_offset = saved
   grid, wide = plan.grid, logsumexp_NL.dtype
   d_out_BLHV, d_logsumexp_BLH = cotangents if plan.return_logsumexp else (cotangents, None)
   # The gradient of the softmax is dS = P * (dP - delta) with delta = sum over keys of P * dP = out . d_out;
@@ -115,15 +122,19 @@ def _attend_backward(plan, saved, cotangents):
     logsumexp_NL,
     delta_NL,
     _bias_rows(bias_HX, q_BLHK),
+    _sums_rows(sums, grid),
   )
   row = functools.partial(_backward_row, grid, q_offset)
-  dq_NKL, dk_NMK, dv_NMV, d_bias_NX = _each_row(row, arrays, edges_B, grid, plan.together)
+  dq_NKL, dk_NMK, dv_NMV, d_bias_NX, d_sums = _each_row(row, arrays, edges_B, grid, plan.together)
   dq_BLHK = _unrows(dq_NKL * q_BLHK.shape[-1] ** -0.5, q_BLHK)
   dk_BMHK, dv_BMHV = (_unrows(jnp.swapaxes(x, 1, 2), k_BMHK) for x in (dk_NMK, dv_NMV))
   d_bias_HX = None
   if bias_HX is not None:
     d_bias_HX = d_bias_NX.reshape(-1, *bias_HX.shape).sum(axis=0).astype(bias_HX.dtype)
-  return dq_BLHK, dk_BMHK, dv_BMHV, d_bias_HX, None, None
+  if sums is not None:
+    d_q_NXL, d_k_NMX = d_sums
+    d_sums = _unrows(d_q_NXL, sums[0]), _unrows(jnp.swapaxes(d_k_NMX, 1, 2), sums[1])
+  return dq_BLHK, dk_BMHK, dv_BMHV, d_bias_HX, d_sums, None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
@@ -131,7 +142,7 @@ _attend.defvjp(_attend_forward, _attend_backward)
 
 def _forward_row(grid, q_offset, arrays, shown):
   """The output [V, L] of one row, and the logsumexp [L] of its scores: -inf for queries that see no key."""
-  q_KL, k_MK, v_VM, bias_X = arrays
+  q_KL, k_MK, v_VM, bias_X, sums = arrays
   wide = np.promote_types(q_KL.dtype, np.float32)
 
   def query_tile(index):
@@ -143,6 +154,8 @@ def _forward_row(grid, q_offset, arrays, shown):
       scores_ST = _dot(k_SK, q_KT, wide)
       if bias_X is not None:
         scores_ST += bias_of_tile(grid, bias_X, index, place).astype(wide)
+      if sums is not None:
+        scores_ST += bias_of_pairs(*_sums_of_tile(grid, sums, index, place)).astype(wide)
       if masked:
         scores_ST = jnp.where(visible(grid, q_offset, index, place, shown), scores_ST, _HIDDEN)
       new_largest_T = jnp.maximum(largest_T, scores_ST.max(axis=0))
@@ -164,8 +177,9 @@ def _forward_row(grid, q_offset, arrays, shown):
 
 
 def _backward_row(grid, q_offset, arrays, shown):
-  """Gradients of one row: dq [K, L] of the scaled queries, dk [M, K], dv [M, V], and [X] of the bias."""
-  q_LK, q_KL, d_out_LV, d_out_VL, k_MK, k_KM, v_MV, logsumexp_L, delta_L, bias_X = arrays
+  """Gradients of one row: dq [K, L] of the scaled queries, dk [M, K], dv [M, V], [X] of the bias, and of the
+  running sums."""
+  q_LK, q_KL, d_out_LV, d_out_VL, k_MK, k_KM, v_MV, logsumexp_L, delta_L, bias_X, decay_sums = arrays
   wide = logsumexp_L.dtype
 
   def query_tile(index, carry):
@@ -175,11 +189,14 @@ def _backward_row(grid, q_offset, arrays, shown):
     logsumexp_T, delta_T = (_cut(x, index, grid.tile_q, 0) for x in (logsumexp_L, delta_L))
 
     def key_tile(place, carry, masked):
-      dq_KT, dk_MK, dv_MV, d_bias_X = carry
+      dq_KT, dk_MK, dv_MV, d_bias_X, d_decay_sums = carry
       k_SK, v_SV = (_cut(x, place, grid.tile_k, 0) for x in (k_MK, v_MV))
       scores_ST = _dot(k_SK, q_KT, wide)
       if bias_X is not None:
         scores_ST += bias_of_tile(grid, bias_X, index, place).astype(wide)
+      if decay_sums is not None:
+        sums_of_tile = _sums_of_tile(grid, decay_sums, index, place)
+        scores_ST += bias_of_pairs(*sums_of_tile).astype(wide)
       if masked:
         scores_ST = jnp.where(visible(grid, q_offset, index, place, shown), scores_ST, _HIDDEN)
       weights_ST = jnp.exp(scores_ST - _spread(logsumexp_T, scores_ST))
@@ -187,17 +204,21 @@ def _backward_row(grid, q_offset, arrays, shown):
       d_scores_ST = weights_ST * (d_weights_ST - _spread(delta_T, scores_ST))
       if bias_X is not None:
         d_bias_X = add_bias_gradient(grid, d_bias_X, d_scores_ST, index, place)
+      if decay_sums is not None:
+        d_q_XT, d_k_SX = gradient_of_pairs(*sums_of_tile, d_scores_ST)
+        d_q_XL, d_k_MX = d_decay_sums
+        d_decay_sums = _add(d_q_XL, d_q_XT, index, axis=1), _add(d_k_MX, d_k_SX, place)
       d_scores_ST = d_scores_ST.astype(q_TK.dtype)
       dv_MV = _add(dv_MV, _dot(weights_ST.astype(q_TK.dtype), d_out_TV, wide), place)
       dk_MK = _add(dk_MK, _dot(d_scores_ST, q_TK, wide), place)
       dq_KT += _dot(_cut(k_KM, place, grid.tile_k, 1), d_scores_ST, wide)
-      return dq_KT, dk_MK, dv_MV, d_bias_X
+      return dq_KT, dk_MK, dv_MV, d_bias_X, d_decay_sums
 
     start = (_fill(q_KT, 0, *q_KT.shape), *sums)
     dq_KT, *sums = over_key_tiles(key_tile, start, grid, q_offset, index, shown)
     return lax.dynamic_update_slice_in_dim(dq_KL, dq_KT, index * grid.tile_q, 1), *sums
 
-  start = tuple(None if x is None else _fill(q_KL, 0, *x.shape) for x in (q_KL, k_MK, v_MV, bias_X))
+  start = jax.tree.map(lambda x: _fill(q_KL, 0, *x.shape), (q_KL, k_MK, v_MV, bias_X, decay_sums))
   return lax.fori_loop(0, grid.tiles_q, query_tile, start)
 
 
@@ -223,6 +244,15 @@ def _each_row(function, arrays, edges_B, grid, together):
 def _bias_rows(bias_HX, q_BLHK):
   """[H, X] -> [N, X]; None stays None."""
   return None if bias_HX is None else jnp.tile(bias_HX, (len(q_BLHK), 1))
+
+
+def _sums_rows(sums, grid):
+  """Running sums of queries [N, X, L'] and of keys [N, M', X]; None stays None."""
+  return sums and (_rows(sums[0], 'KL', grid.tile_q), _rows(sums[1], 'LK', grid.tile_k))
+
+
+def _sums_of_tile(grid, sums, index, place):
+  return _cut(sums[0], index, grid.tile_q, 1), _cut(sums[1], place, grid.tile_k, 0)
 
 
 def _scaled(q_BLHK):
@@ -261,10 +291,10 @@ def _cut(x, index, size, axis):
   return lax.dynamic_slice_in_dim(x, index * size, size, axis)
 
 
-def _add(x_MK, tile_SK, place):
-  """Adds a tile to the rows of the key tile `place`."""
-  size = tile_SK.shape[0]
-  return lax.dynamic_update_slice_in_dim(x_MK, _cut(x_MK, place, size, 0) + tile_SK, place * size, 0)
+def _add(x, tile, place, axis=0):
+  """Adds a tile to x at the tile `place` along this axis."""
+  size = tile.shape[axis]
+  return lax.dynamic_update_slice_in_dim(x, _cut(x, place, size, axis) + tile, place * size, axis)
 
 
 def _spread(x_T, like_XT):

@@ -6,6 +6,7 @@ import numpy as np
 from jax import lax
 
 from lra_spt.ops.attention.bias import by_distance
+from lra_spt.ops.attention.decay import bias_of_pairs, running_sums
 from lra_spt.ops.attention.patterns import dense_mask
 
 
@@ -24,25 +25,39 @@ def reference_attention(
   q_offset=0,
   return_logsumexp=False,
   bias_HR=None,
+  log_decay_BMHX=None,
 ) -> jax.Array | tuple[jax.Array, jax.Array]:
   """See `attention`; memory grows with L * M."""
   call = {'kv_lengths_B': kv_lengths_B, 'kv_starts_B': kv_starts_B, 'q_offset': q_offset, 'bias_HR': bias_HR}
-  weights_BHLM, _, logsumexp_BHL = _softmax(q_BLHK, k_BMHK, pattern=pattern, **call)
+  weights_BHLM, _, logsumexp_BHL = _softmax(
+    q_BLHK, k_BMHK, pattern=pattern, log_decay_BMHX=log_decay_BMHX, **call
+  )
   v_BMHV, dtype = v_BMHV.astype(weights_BHLM.dtype), q_BLHK.dtype
   out_BLHV = jnp.einsum('bhlm,bmhv->blhv', weights_BHLM, v_BMHV).astype(dtype)
   return (out_BLHV, jnp.swapaxes(logsumexp_BHL, 1, 2)) if return_logsumexp else out_BLHV
 
 
-def reference_weights(q_BLHK, k_BMHK, *, pattern, kv_lengths_B=None, bias_HR=None) -> jax.Array:
+def reference_weights(
+  q_BLHK, k_BMHK, *, pattern, kv_lengths_B=None, bias_HR=None, log_decay_BMHX=None
+) -> jax.Array:
   """See `attention_weights`."""
-  weights_BHLM, visible_BHLM, _ = _softmax(
-    q_BLHK, k_BMHK, pattern=pattern, kv_lengths_B=kv_lengths_B, bias_HR=bias_HR
-  )
+  call = {'kv_lengths_B': kv_lengths_B, 'bias_HR': bias_HR, 'log_decay_BMHX': log_decay_BMHX}
+  weights_BHLM, visible_BHLM, _ = _softmax(q_BLHK, k_BMHK, pattern=pattern, **call)
   least = jnp.finfo(weights_BHLM.dtype).tiny  # a weight that rounds to 0 is not that of a hidden key
   return jnp.where(visible_BHLM, jnp.maximum(weights_BHLM, least), 0)
 
 
-def _softmax(q_BLHK, k_BMHK, *, pattern, kv_lengths_B=None, kv_starts_B=None, q_offset=0, bias_HR=None):
+def _softmax(
+  q_BLHK,
+  k_BMHK,
+  *,
+  pattern,
+  kv_lengths_B=None,
+  kv_starts_B=None,
+  q_offset=0,
+  bias_HR=None,
+  log_decay_BMHX=None,
+):
   """Returns the weights and which keys are visible, [B, H, L, M], and the logsumexp of scores, [B, H, L]."""
   dtype = np.promote_types(q_BLHK.dtype, np.float32)
   (_, length, _, width), keys = q_BLHK.shape, k_BMHK.shape[1]
@@ -51,6 +66,10 @@ def _softmax(q_BLHK, k_BMHK, *, pattern, kv_lengths_B=None, kv_starts_B=None, q_
   if bias_HR is not None:
     distance_LM = np.arange(keys)[None] - np.arange(length)[:, None] - jnp.asarray(q_offset, jnp.int32)
     scores_BHLM += by_distance(bias_HR.astype(dtype), distance_LM)[None]
+  if log_decay_BMHX is not None:
+    sums_BHMX = jnp.swapaxes(running_sums(log_decay_BMHX.astype(dtype)), 1, 2)
+    sums_BHXL = jnp.swapaxes(lax.dynamic_slice_in_dim(sums_BHMX, q_offset, length, axis=2), 2, 3)
+    scores_BHLM += jnp.swapaxes(jax.vmap(jax.vmap(bias_of_pairs))(sums_BHXL, sums_BHMX), 2, 3)
 
   visible_LM = dense_mask(pattern, length, keys, q_offset)
   visible_BHLM = jnp.broadcast_to(visible_LM[None, None], scores_BHLM.shape)

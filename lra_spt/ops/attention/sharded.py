@@ -40,14 +40,15 @@ def sharded_attention(
   pattern: Pattern | HeadTables,
   kv_lengths_B: jax.Array | None = None,
   bias_HR: jax.Array | None = None,
+  log_decay_BLHX: jax.Array | None = None,
   implementation: str | None = None,
 ) -> jax.Array:
   """`attention` of whole sequences on the current mesh: rows over ('data', 'fsdp'), positions over 'seq'.
 
   Args:
     q_BLHK, k_BLHK, v_BLHV: queries, keys and values at the same L positions.
-    pattern, kv_lengths_B, bias_HR, implementation: see `attention`; positions and lengths are those of whole
-      sequences.
+    pattern, kv_lengths_B, bias_HR, log_decay_BLHX, implementation: see `attention`; positions and lengths are
+      those of whole sequences.
 
   Returns:
     Array [B, L, H, V] of the queries' dtype, split like the queries.
@@ -61,12 +62,13 @@ def sharded_attention(
   shards = sequence_shards(length)
   attend = functools.partial(attention, pattern=pattern, implementation=implementation)
   if shards == 1:
-    local = lambda q, k, v, lengths_B, bias_HR: attend(  # noqa: E731
-      q, k, v, kv_lengths_B=lengths_B, bias_HR=bias_HR
+    local = lambda q, k, v, log_decay, lengths_B, bias_HR: attend(  # noqa: E731
+      q, k, v, kv_lengths_B=lengths_B, bias_HR=bias_HR, log_decay_BMHX=log_decay
     )
   else:
     local = functools.partial(_way(pattern, length, heads, shards), attend, pattern, shards)
-  return rows_island(local, split=(0, 1, 2), whole=(4,))(q_BLHK, k_BLHK, v_BLHV, kv_lengths_B, bias_HR)
+  island = rows_island(local, split=(0, 1, 2, 3), whole=(5,))
+  return island(q_BLHK, k_BLHK, v_BLHV, log_decay_BLHX, kv_lengths_B, bias_HR)
 
 
 def _way(pattern, length, heads, shards):
@@ -108,24 +110,32 @@ def _needed(pattern, start, size, shards):
   return max(first, 0), min(end, size * shards)
 
 
-def _by_heads(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHV, lengths_B, bias_HR):
+def _by_heads(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHV, log_decay_BSHX, lengths_B, bias_HR):
   exchange = functools.partial(lax.all_to_all, axis_name='seq', split_axis=2, concat_axis=1, tiled=True)
   q, k, v = _together(exchange, q_BSHK, k_BSHK, v_BSHV)
   if bias_HR is not None:
     heads = len(bias_HR) // shards
     bias_HR = lax.dynamic_slice_in_dim(bias_HR, lax.axis_index('seq') * heads, heads)
-  y_BLHV = attend(q, k, v, kv_lengths_B=lengths_B, bias_HR=bias_HR)
+  log_decay = None if log_decay_BSHX is None else exchange(log_decay_BSHX)
+  y_BLHV = attend(q, k, v, kv_lengths_B=lengths_B, bias_HR=bias_HR, log_decay_BMHX=log_decay)
   return lax.all_to_all(y_BLHV, 'seq', split_axis=1, concat_axis=2, tiled=True)
 
 
-def _gathered(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHV, lengths_B, bias_HR):
-  k, v = _together(lambda x: lax.all_gather(x, 'seq', axis=1, tiled=True), k_BSHK, v_BSHV)
-  anywhere = isinstance(pattern, Full) and bias_HR is None
+def _gathered(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHV, log_decay_BSHX, lengths_B, bias_HR):
+  gather = functools.partial(lax.all_gather, axis_name='seq', axis=1, tiled=True)
+  k, v = _together(gather, k_BSHK, v_BSHV)
+  log_decay = None if log_decay_BSHX is None else gather(log_decay_BSHX)
+  anywhere = isinstance(pattern, Full) and bias_HR is None and log_decay is None
   q_offset = 0 if anywhere else lax.axis_index('seq') * q_BSHK.shape[1]
-  return attend(q_BSHK, k, v, kv_lengths_B=lengths_B, q_offset=q_offset, bias_HR=bias_HR)
+  shown = {'kv_lengths_B': lengths_B, 'q_offset': q_offset}
+  return attend(q_BSHK, k, v, bias_HR=bias_HR, log_decay_BMHX=log_decay, **shown)
 
 
-def _with_neighbours(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHV, lengths_B, bias_HR):
+def _with_neighbours(attend, pattern, shards, q_BSHK, k_BSHK, v_BSHV, log_decay_BSHX, lengths_B, bias_HR):
+  if log_decay_BSHX is not None:
+    raise ConfigError(
+      f'runtime.mesh.seq is {shards}, but local attention with decays needs seq = 1; choose 1'
+    )
   batch, size = q_BSHK.shape[:2]
   left, right = _reach(pattern, size, shards)
   k, v = _together(lambda x: _extended(x, left, right, shards), k_BSHK, v_BSHV)
