@@ -52,6 +52,14 @@ ROWS = {
   'hyena': _row(_NO_POSITIONS, order=2, taps=3, features=33, hidden=64, filter_lr=1e-3),
   'linear_transformer': _row(**_HEADS),
   'linformer': _row(**_HEADS, rank=16),
+  'linoss': _row(
+    _CONVOLUTION,  # the published block has BatchNorm too
+    state_size=64,
+    discretization='im',
+    ssm_lr=0.0,
+    dropout=0.0,
+    tied_dropout=False,
+  ),
   'local': _row(**_HEADS, block=64, neighbours=0),
   'longconv': _row(
     _CONVOLUTION,

@@ -1,4 +1,4 @@
-"""Parts of S5 and LRU: one recurrence of N complex states with D inputs and D outputs, and output layers."""
+"""Parts of S5, LRU and LinOSS: one recurrence of N states with D inputs and D outputs, and output layers."""
 
 import functools
 
@@ -64,13 +64,24 @@ class MimoRecurrence(nnx.Module):
 
   Complex numbers are real pairs: the products with B and C are real matrix products in the layout that the
   scan reads and writes. A subclass defines `discrete() -> (a float32 [2, N], b float32 [D, 2N], c float32
-  [S, 2N, D])`.
+  [S, 2N, D])`. One whose states are not such numbers also defines `driven` and `observed`, and a, b and c are
+  those of `scan_components` and of both products.
   """
+
+  state_operations = 8  # per position, state (N of C) and direction
 
   def __init__(self, output: nnx.Module, width: int, *, causal: bool, scan: str, dtype, rngs: nnx.Rngs):
     self.causal, self.dtype, self.scan = causal, dtype, scan or None
     self.skip = nnx.Param(jax.random.normal(rngs.params(), (width,)))
     self.output = output
+
+  def driven(self, a_CN, bu_BLM) -> jax.Array:
+    """Returns what the recurrence adds at each position, [B, L, 2, N], given the products with b."""
+    return bu_BLM.reshape(*bu_BLM.shape[:2], *a_CN.shape)
+
+  def observed(self, h_BL2N) -> jax.Array:
+    """Returns the numbers that c multiplies, [B, L, M]."""
+    return h_BL2N.reshape(*h_BL2N.shape[:2], -1)
 
   def __call__(self, x_BLD: jax.Array, *, lengths_B=None, deterministic: bool = True, rngs=None) -> jax.Array:
     mix = functools.partial(self._mix, axis='seq' if sequence_shards(x_BLD.shape[1]) > 1 else None)
@@ -80,16 +91,16 @@ class MimoRecurrence(nnx.Module):
 
   def _mix(self, x_BLD, lengths_B, parameters, axis):
     """Runs the recurrences on one shard. axis: the mesh axis that splits the positions, or None."""
-    a_2N, b_DM, c_SMD, skip_D = parameters
+    a_CN, b_DM, c_SMD, skip_D = parameters
     if axis and lengths_B is not None:
       lengths_B -= lax.axis_index(axis) * x_BLD.shape[1]
     x_BLD = zero_padding(x_BLD, lengths_B)  # the reverse scan starts in the padding
-    bu_BL2N = self._dot(x_BLD, b_DM).reshape(*x_BLD.shape[:2], *a_2N.shape)
+    bu_BL2N = self.driven(a_CN, self._dot(x_BLD, b_DM))
     y_BLD = skip_D[None, None] * x_BLD.astype(jnp.float32)
     for direction, c_MD in enumerate(c_SMD):
       options = {'reverse': direction == 1, 'implementation': self.scan, 'save_states': True, 'axis': axis}
-      h_BL2N = scan_components(a_2N, bu_BL2N, **options)
-      y_BLD = y_BLD + self._dot(h_BL2N.reshape(*x_BLD.shape[:2], -1), c_MD)
+      h_BL2N = scan_components(a_CN, bu_BL2N, **options)
+      y_BLD = y_BLD + self._dot(self.observed(h_BL2N), c_MD)
     return y_BLD
 
   def _dot(self, x, matrix):
@@ -106,33 +117,32 @@ class MimoRecurrence(nnx.Module):
       ConfigError: the mixer is bidirectional, so it has no recurrent form.
     """
     check_causal(self.causal)
-    return jnp.zeros((batch_size, *self.discrete()[0].shape))
+    return jnp.zeros((batch_size, 2, self.discrete()[0].shape[-1]))
 
   def step(self, state: jax.Array, x_BD: jax.Array):
     """(state after this position, output float32 [B, D])."""
-    a_2N, b_DM, c_SMD = self.discrete()
-    bu_B12N = self._dot(x_BD, b_DM).reshape(-1, 1, *a_2N.shape)
-    state = scan_components(a_2N, bu_B12N, initial=state)[:, 0]
-    y_BD = self._dot(state.reshape(len(state), -1), c_SMD[0]) + self.skip[...][None] * x_BD
-    return state, self.output(y_BD[:, None])[:, 0]
+    a_CN, b_DM, c_SMD = self.discrete()
+    bu_B12N = self.driven(a_CN, self._dot(x_BD[:, None], b_DM))
+    h_B12N = scan_components(a_CN, bu_B12N, initial=state)
+    y_B1D = self._dot(self.observed(h_B12N), c_SMD[0]) + self.skip[...][None, None] * x_BD[:, None]
+    return h_B12N[:, 0], self.output(y_B1D)[:, 0]
 
   def max_kernel(self, length: int) -> jax.Array:
     """The largest absolute entry of C diag(a)^l B per lag over both directions, float32 [L]. It is computed
     one lag at a time."""
-    a_2N, b_DM, c_SMD = self.discrete()
-    b_D12N = b_DM.reshape(-1, 1, *a_2N.shape)
+    a_CN, b_DM, c_SMD = self.discrete()
 
     def lag(carry_D12N, _):
-      kernel_SDD = jnp.einsum('dm,sme->sde', carry_D12N.reshape(b_DM.shape), c_SMD)
-      carry_D12N = scan_components(a_2N, jnp.zeros_like(carry_D12N), initial=carry_D12N[:, 0])
+      kernel_SDD = jnp.einsum('dm,sme->sde', self.observed(carry_D12N)[:, 0], c_SMD)
+      carry_D12N = scan_components(a_CN, jnp.zeros_like(carry_D12N), initial=carry_D12N[:, 0])
       return carry_D12N, jnp.max(jnp.abs(kernel_SDD))
 
-    return lax.scan(lag, b_D12N, length=length)[1]
+    return lax.scan(lag, self.driven(a_CN, b_DM[:, None]), length=length)[1]
 
   def flops(self, length: int) -> int:
-    """2 per position and real weight of B and C, and 8 per position, complex state and direction."""
+    """2 per position and real weight of B and C, and `state_operations`."""
     S, D, N = self.c_real.shape[-3:]  # stacked blocks have a depth axis in front
-    return length * (4 * D * N + 4 * S * D * N + 8 * S * N + 2 * D)
+    return length * (4 * D * N + 4 * S * D * N + self.state_operations * S * N + 2 * D)
 
 
 def real_matrices(b_real_ND, b_imag_ND, c_real_SDN, c_imag_SDN):

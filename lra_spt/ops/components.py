@@ -1,5 +1,7 @@
 """Numbers as components: float32 arrays whose axis before the last, C, has length 1 (real numbers) or 2 (real
 and imaginary parts). Matrix products of every platform read and write this layout directly.
+
+A factor may also be a real 2 x 2 matrix, C = 4, by rows. It acts on vectors, whose C is 2.
 """
 
 import jax
@@ -19,16 +21,27 @@ def from_pairs(x: jax.Array) -> jax.Array:
 
 
 def times(a, h):
-  """Product of numbers [..., C, N]; a may lack leading axes."""
+  """Product of numbers [..., C, N], or of matrices a with vectors or matrices h; a may lack leading axes."""
   a = lax.expand_dims(a, range(h.ndim - a.ndim))
   if a.shape[-2] == 1:
     return a * h
+  if is_matrix(a):
+    first, second = jnp.split(h, 2, axis=-2)  # rows
+    rows = (a[..., i : i + 1, :] * first + a[..., i + 1 : i + 2, :] * second for i in (0, 2))
+    return jnp.concatenate(list(rows), axis=-2)
   real, imag = a[..., :1, :], a[..., 1:, :]
   return real * h + jnp.concatenate([-imag, imag], axis=-2) * jnp.flip(h, -2)
 
 
-def conjugate(a):
-  """The conjugate of numbers [..., C, N]; real ones are unchanged."""
+def is_matrix(a) -> bool:
+  """True for 2 x 2 matrices, False for numbers."""
+  return a.shape[-2] == 4
+
+
+def adjoint(a):
+  """The conjugate of numbers [..., C, N], the transpose of matrices."""
+  if is_matrix(a):
+    return _entries(a, (0, 2, 1, 3))
   return a if a.shape[-2] == 1 else a * np.float32([[1], [-1]]).reshape((1,) * (a.ndim - 2) + (2, 1))
 
 
@@ -52,6 +65,8 @@ def powers_in_parts(a_CN, count):
 def _square(high, low):
   """The square of high + low. All products of halves are exact, so contraction to fused multiply-add changes
   nothing."""
+  if is_matrix(high):
+    return _square_matrix(high, low)
   if high.shape[-2] == 1:
     return _two_sum(*_product(high, high), 2 * high * low)
   (real, imag), (real_low, imag_low) = high, low
@@ -61,6 +76,21 @@ def _square(high, low):
   p, p_error = _product(real, imag)
   crossed = _two_sum(2 * p, 2 * p_error, 2 * (real * imag_low + imag * real_low))
   return tuple(jnp.stack(parts) for parts in zip(squared, crossed, strict=True))
+
+
+def _square_matrix(high, low):
+  """`_square` of matrices: every entry is a sum of two products."""
+  total, error, small = [], 0, 0
+  for left, right in (((0, 0, 2, 2), (0, 1, 0, 1)), ((1, 1, 3, 3), (2, 3, 2, 3))):
+    x, x_low, y, y_low = (_entries(v, at) for at in (left, right) for v in (high, low))
+    product, lost = _product(x, y)
+    total, error, small = [*total, product], error + lost, small + (x * y_low + x_low * y)
+  return _two_sum(*total, error + small)
+
+
+def _entries(a, at):
+  """Entries of matrices, in this order. With a gather, XLA took exponential time to compile all squares."""
+  return jnp.concatenate([a[..., i : i + 1, :] for i in at], axis=-2)
 
 
 def _product(x, y):

@@ -13,7 +13,7 @@ from jax.ad_checkpoint import checkpoint_name
 from lra_spt.distributed.sharding import platform
 from lra_spt.errors import ConfigError
 from lra_spt.ops import scan_pallas, selection
-from lra_spt.ops.components import conjugate, from_pairs, powers, times, to_pairs
+from lra_spt.ops.components import adjoint, from_pairs, is_matrix, powers, times, to_pairs
 
 
 def linear_scan(
@@ -89,7 +89,8 @@ def scan_components(
   axis: str | None = None,
 ) -> jax.Array:
   """`linear_scan` of numbers as components: float32 x [B, L, C, N], a [C, N] or x's shape, initial [B, C, N],
-  C = 1 (real) or 2 (complex).
+  C = 1 (real) or 2 (complex). With a [4, N] the factor of each state is a real 2 x 2 matrix, by rows, and
+  states are vectors, C = 2; there is no kernel ('pallas') for these.
 
   Args:
     axis: inside of shard_map, the mesh axis that splits the positions. x and h are then those of this shard,
@@ -97,7 +98,7 @@ def scan_components(
       one of their gradients.
 
   Raises:
-    ConfigError: an unknown implementation.
+    ConfigError: an implementation that is unknown or cannot do this.
     ValueError: an axis with an initial state or with an a per position.
   """
   if implementation is None:
@@ -107,6 +108,11 @@ def scan_components(
   if implementation not in NAMES:
     known = ', '.join(NAMES)
     raise ConfigError(f'linear_scan implementation {implementation!r} is unknown; choose {known}, or None')
+  if implementation == 'pallas' and is_matrix(a):
+    others = ', '.join(name for name in NAMES if name != 'pallas')
+    raise ConfigError(
+      f"runtime.scan is 'pallas', which has no kernel for factors that are matrices; choose {others} or ''"
+    )
   if axis is not None and (a.ndim == 4 or initial is not None):
     raise ValueError('a scan over a mesh axis takes a constant a and no initial state')
   if initial is not None:
@@ -131,8 +137,9 @@ def _selected(a, x_BLCN, reverse, axis):
     ('x', x_BLCN.shape[1:], 'float32', True),
   )
   options = (('reverse', reverse),)
+  candidates = tuple(name for name in _CANDIDATES if name != 'pallas') if is_matrix(a) else _CANDIDATES
   return selection.select(
-    selection.Call('linear scan', sizes, options, x_BLCN.shape[0], _CANDIDATES, 'associative')
+    selection.Call('linear scan', sizes, options, x_BLCN.shape[0], candidates, 'associative')
   )
 
 
@@ -148,7 +155,8 @@ def _states(reverse, implementation, axis, a, x_BLCN):
     return h_BLCN, None
   first, last = (-1, 0) if reverse else (0, -1)
   # a, a^2, ..., a^L by the tree: an error of a^L counts once for every shard.
-  powers_1LCN = _associative(a, jnp.zeros_like(x_BLCN[:1]).at[:, first].set(a[None]), reverse)
+  none_1LCN = lax.full_like(x_BLCN, 0, shape=(1, x_BLCN.shape[1], *a.shape))
+  powers_1LCN = _associative(a, none_1LCN.at[:, first].set(a[None]), reverse)
   ends_BKCN = lax.all_gather(h_BLCN[:, last], axis, axis=1)
   carried_BKCN = _shifted(_sequential(powers_1LCN[0, last], ends_BKCN, reverse), reverse)
   carried_B1CN = lax.dynamic_slice_in_dim(carried_BKCN, lax.axis_index(axis), 1, axis=1)
@@ -165,14 +173,21 @@ def _scan_backward(reverse, implementation, axis, save_states, residuals, g_BLCN
   """dx_t = g_t + a*_{t+1} dx_{t+1} and da_t = h*_{t-1} dx_t; * is the conjugate, as components are real."""
   a, h_BLCN, carried_BCN = residuals
   following = a if a.ndim == 2 else _shifted(a, not reverse)
-  dx_BLCN = _scan(not reverse, implementation, axis, save_states, conjugate(following), g_BLCN)
+  dx_BLCN = _scan(not reverse, implementation, axis, save_states, adjoint(following), g_BLCN)
   if a.ndim == 4:
-    return times(conjugate(_shifted(h_BLCN, reverse)), dx_BLCN), dx_BLCN
+    return times(adjoint(_shifted(h_BLCN, reverse)), dx_BLCN), dx_BLCN
   later, earlier = (dx_BLCN[:, :-1], h_BLCN[:, 1:]) if reverse else (dx_BLCN[:, 1:], h_BLCN[:, :-1])
-  da = _correlation(later, earlier)
+  correlation = _outer if is_matrix(a) else _correlation
+  da = correlation(later, earlier)
   if axis is not None:
-    da += _correlation(dx_BLCN[:, -1:] if reverse else dx_BLCN[:, :1], carried_BCN[:, None])
+    da += correlation(dx_BLCN[:, -1:] if reverse else dx_BLCN[:, :1], carried_BCN[:, None])
   return da, dx_BLCN
+
+
+def _outer(x_BL2N, y_BL2N):
+  """The sum of matrices x y^T over rows and positions, [4, N]."""
+  products = [x_BL2N[:, :, i] * y_BL2N[:, :, j] for i in (0, 1) for j in (0, 1)]
+  return jnp.stack([jnp.sum(product, axis=(0, 1)) for product in products])
 
 
 def _correlation(x_BLCN, y_BLCN):

@@ -25,7 +25,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import triton as plgpu
 
 from lra_spt.distributed.sharding import platform
-from lra_spt.ops.components import conjugate, powers_in_parts, times
+from lra_spt.ops.components import adjoint, powers_in_parts, times
 
 _ROWS = 8  # positions of a register of a TPU
 _LANES = 128
@@ -126,7 +126,7 @@ def _product(p, q):
   return p[0] * q[0] - p[1] * q[1], p[0] * q[1] + p[1] * q[0]
 
 
-def _conjugate(p):
+def _adjoint(p):
   return p if len(p) == 1 else (p[0], -p[1])
 
 
@@ -164,7 +164,7 @@ def _on_tpu(job, a, *arrays):
   factors, spec = a, along
   if job.constant:
     a_CN = a.reshape(job.components, job.states)
-    factors = _factors(conjugate(a_CN) if job.gradient else a_CN, job.reverse)
+    factors = _factors(adjoint(a_CN) if job.gradient else a_CN, job.reverse)
     spec = pl.BlockSpec(factors.shape, lambda b, k: (0, 0, 0))
   return _launch(
     _tpu_kernel, job, (factors, *arrays),
@@ -264,11 +264,11 @@ def _tpu_kernel(a_ref, x_ref, *references, job):
     else:
       a = load(a_ref)
       if job.gradient:  # dx_t needs a_{t+1}
-        a, factor = _conjugate(before(a, 1, factor)), tuple(v[edge] for v in a)
+        a, factor = _adjoint(before(a, 1, factor)), tuple(v[edge] for v in a)
       out = small_scan(a, x, carry)
     out_ref[at, :] = jnp.concatenate(out, axis=1)
     if job.gradient:
-      da = _product(_conjugate(load(h_ref)), before(out, 1, carry))
+      da = _product(_adjoint(load(h_ref)), before(out, 1, carry))
       if job.constant:
         da_ref[...] += jnp.concatenate(da, axis=1)
       else:
@@ -329,13 +329,13 @@ def _gpu_kernel(a_ref, x_ref, *references, job):
     for t, mask, (x, *rest) in zip(places, masks, zip(*loads, strict=True), strict=True):
       a = constant if job.constant else rest.pop(0)
       if job.gradient:
-        da = _product(_conjugate(rest.pop()), carry)
+        da = _product(_adjoint(rest.pop()), carry)
         if job.constant:
           total = _sum(total, da)
         else:
           store(da_ref, da, t, mask=mask)
           a, factor = factor, a  # dx_t needs a_{t+1}
-        a = _conjugate(a)
+        a = _adjoint(a)
       carry = _sum(x, _product(a, carry))
       store(out_ref, carry, t, mask=mask)
     return carry, factor, total

@@ -226,6 +226,7 @@ MIXERS = [
   ('longconv', {}, False, (2, 1, 4), {'all-to-all': 4}),
   ('lru', {'state_size': 6}, True, (1, 1, 8), {'all-gather': 2}),
   ('s5', {'state_size': 12, 'blocks': 2}, False, (1, 2, 4), {'all-gather': 4}),
+  ('linoss', {'state_size': 3}, False, (2, 1, 4), {'all-gather': 4}),
   ('attention', {'heads': 4, 'rotary': True}, True, (2, 1, 4), {'all-to-all': 4}),
   ('forgetting_attention', {'heads': 4}, False, (2, 1, 4), {'all-to-all': 6}),
   pytest.param(  # 8 shards do not divide 4 heads

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
 
-from lra_spt.ops.scan import linear_scan
+from lra_spt.ops.scan import linear_scan, scan_components
 
 pytestmark = pytest.mark.usefixtures('optimized')
 
@@ -93,6 +93,65 @@ def test_every_length(length, implementation):
   arrays = draw((2, length, 3), np.complex64, False, decay=(0, 1))
   ours = value_and_gradients(*arrays, True, implementation)
   assert max(worst(ours, oracle(*arrays, True))) < 1e-6
+
+
+def matrix_oracle(a_NIJ, x_BLIN, g_BLIN, initial_BIN):
+  """h, da, dx and d initial of h_t = A h_{t-1} + x_t in double precision, for the cotangent g of h."""
+  a, x, g = (np.float64(v) for v in (a_NIJ, x_BLIN, g_BLIN))
+  h, before = np.zeros_like(x), [np.float64(initial_BIN)]
+  for t in range(x.shape[1]):
+    h[:, t] = np.einsum('nij,bjn->bin', a, before[-1]) + x[:, t]
+    before.append(h[:, t])
+  da, dx, later = np.zeros_like(a), np.zeros_like(x), np.zeros_like(before[0])
+  for t in reversed(range(x.shape[1])):
+    dx[:, t] = g[:, t] + later
+    da += np.einsum('bin,bjn->nij', dx[:, t], before[t])
+    later = np.einsum('nij,bin->bjn', a, dx[:, t])
+  return h, da, dx, later
+
+
+def draw_matrices(length, growth, seed=0):
+  """A, x, g and initial of 3 states. A rotates in skewed coordinates, and is no power of a number; its
+  eigenvalues are exp(-growth) in size at most."""
+  rng = np.random.default_rng(seed)
+  a_NIJ = np.empty((3, 2, 2))
+  for n, angle in enumerate((0.1, 0.7, 2.0)):
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    skew = np.array([[1, 0.5], [0, 0.3 + n]])
+    a_NIJ[n] = np.exp(-growth * (n + 1)) * skew @ turn @ np.linalg.inv(skew)
+  normal = (rng.normal(size=shape) for shape in ((2, length, 2, 3), (2, length, 2, 3), (2, 2, 3)))
+  return tuple(np.float32(v) for v in (a_NIJ, *normal))
+
+
+def matrix_scan(a_NIJ, x, g, initial, reverse, implementation):
+  @jax.jit
+  def both(a_4N, x, g, initial):
+    scan = functools.partial(scan_components, reverse=reverse, implementation=implementation)
+    h, pull = jax.vjp(lambda a, x, initial: scan(a, x, initial=initial), a_4N, x, initial)
+    return h, *pull(g)
+
+  h, da_4N, dx, d_initial = both(a_NIJ.reshape(3, 4).T, x, g, initial)
+  return h, da_4N.T.reshape(3, 2, 2), dx, d_initial
+
+
+@pytest.mark.parametrize('reverse', [False, True])
+@pytest.mark.parametrize('implementation', IN_XLA)
+def test_matrices_match_a_loop(implementation, reverse):
+  a, x, g, initial = draw_matrices(37, 0.05)
+  ours = matrix_scan(a, x, g, initial, reverse, implementation)
+  order = slice(None, None, -1 if reverse else 1)
+  h, da, dx, d_initial = matrix_oracle(a, x[:, order], g[:, order], initial)
+  assert max(worst(ours, (h[:, order], da, dx[:, order], d_initial))) < 1e-6
+
+
+@pytest.mark.parametrize('implementation', IN_XLA)
+def test_matrices_keep_their_precision(implementation):
+  """The tree and chunks use powers of A, each of which is rounded only once."""
+  arrays = draw_matrices(4096, 1e-4)
+  values, gradients = worst(matrix_scan(*arrays, False, implementation), matrix_oracle(*arrays))
+  print(f'{implementation}: {values:.1e}, {gradients:.1e}')
+  assert values < 5e-6
+  assert gradients < 2e-5
 
 
 def held(implementation, positions):
