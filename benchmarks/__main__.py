@@ -17,7 +17,7 @@ import sys
 from benchmarks import harness
 
 FILES = {  # file: {benchmark, the function `run_NAME` in it: the question that it answers}
-  'accelerator': {'accelerator': 'everything worth measuring on a fresh GPU machine, in 30 minutes'},
+  'accelerator': {'accelerator': 'everything worth measuring on a fresh GPU machine, in an hour'},
   'attention': {
     'attention': 'a training step of a Transformer beside PyTorch: time and memory',
     'block_attention': 'does the cost of block attention grow with the visible pairs alone?',

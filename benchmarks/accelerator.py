@@ -1,15 +1,13 @@
-"""Everything worth measuring on a fresh GPU machine: one command, under 30 minutes, which resumes.
+"""Everything worth measuring on a fresh GPU machine: one command, about an hour, which resumes.
 
 The command itself does not use jax, so its parts, processes of it, have the GPU's memory to themselves.
 """
 
 import argparse
 import datetime
-import importlib.util
 import json
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
@@ -19,111 +17,90 @@ import time
 from benchmarks import harness
 from lra_spt.runs import provenance
 
-PACKAGES = 'jax-cuda12-plugin', 'jax-cuda13-plugin', 'nvidia-cudnn-cu12', 'nvidia-cudnn-cu13', 'torch'
-MINUTES = {
-  'tests': 3.5,
-  'kernels': 1.5,
-  'proofs': 2.0,
-  'attention': 2.0,
-  'benchmarks': 4.0,
-  'profile': 1.5,
-  'members': 2.0,
-  'ssm': 4.0,
-  'training': 9.0,
-  'tune': 15.0,
+PACKAGES = 'jax-cuda12-plugin', 'jax-cuda13-plugin', 'nvidia-cudnn-cu12', 'nvidia-cudnn-cu13', 'tokamax'
+PACKAGES += 'torch', 'triton', 'flash-linear-attention', 'mamba-ssm'
+PARTS = {  # name: (minutes that it may take, question)
+  'tests': (4, 'does `pytest -m gpu` pass?'),
+  'errors': (2, 'how far are attention and its gradients from float64?'),
+  'attention': (6, 'attention by every implementation, to every key and to the blocks of PathX'),
+  'recurrences': (8, 'recurrences and long convolutions, beside flash-linear-attention and mamba-ssm'),
+  'steps': (
+    12,
+    'training steps of Image and PathX, and their memory, by model, precision and way of running',
+  ),
+  'training': (9, 'epochs of Image: configs/studies/image_epochs.py on `lra-spt prepare cifar10`'),
+  'profile': (2, 'on which kernels is the time of a step spent?'),
+  'members': (3, 'steps of several runs of LRA-mini as one program, beside programs of one run'),
+  'ssm': (6, 'steps of state-space models, beside plain implementations'),
+  'proofs': (6, 'what autotune finds for Image and PathX: every implementation compared and timed'),
+  'tune': (15, 'the fastest tiles of the Triton kernels, as lines for ops/attention/triton.py'),
 }
-DEFAULT = [part for part in MINUTES if part != 'tune']
+DEFAULT = [part for part in PARTS if part != 'tune']
+BESIDE_TORCH = ('tests', 'attention', 'recurrences')  # jax must leave memory to others
 ROW = 'ROW '  # begins a line of a part's process that is a result
-
-
-def command_of(part, options, arguments):
-  """(command, environment) of a part's process."""
-  gpu = options.platform == 'gpu'
-  environment = os.environ | {'JAX_PLATFORMS': 'cuda' if gpu else 'cpu'}
-  paths = [str(harness.ROOT), *filter(None, [os.environ.get('PYTHONPATH')])]  # there may be packages
-  environment['PYTHONPATH'] = os.pathsep.join(paths)
-  environment.setdefault('JAX_COMPILATION_CACHE_DIR', str(options.workdir / 'compiled'))
-  if not gpu:
-    environment['XLA_FLAGS'] = ''
-  if part in ('tests', 'attention', 'benchmarks', 'ssm'):  # others need memory beside jax
-    environment['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
-  if part != 'tests':
-    return [sys.executable, '-m', 'benchmarks', 'accelerator', *arguments, '--serve', part], environment
-  environment['LRA_SPT_TEST_PLATFORM'] = 'cuda' if gpu else 'cpu'
-  # Other files may need test requirements that a bare machine lacks.
-  files = sorted(
-    path for path in (harness.ROOT / 'tests').rglob('test_*.py') if 'mark.gpu' in path.read_text()
-  )
-  # The project's options ask for pytest-xdist, which a bare machine lacks too.
-  options = ['-o', 'addopts=--import-mode=importlib', '-m', 'gpu', '-p', 'no:cacheprovider']
-  options += ['-p', 'no:benchmark']  # pytest-benchmark, where there is one, warns of xdist
-  if gpu and importlib.util.find_spec('xdist'):
-    options += ['-n', str(min(8, os.cpu_count()))]
-  pytest = [sys.executable, '-m', 'pytest', '-q', '-rs', *options]
-  return [*pytest, *map(str, files)], environment
-
-
-def row_in(part, line, platform):
-  """The result in a line of output, or None."""
-  if line.startswith(ROW):
-    return json.loads(line.removeprefix(ROW))
-  summary = part == 'tests' and re.search(r'\d+ (passed|failed|skipped|error).* in [\d.]+s', line)
-  if not summary:
-    return None
-  # On a CPU all of them are skipped; on a GPU that would mean that nothing was tested.
-  good = not re.search('failed|error', line) and ('passed' in line or platform == 'cpu')
-  return {'case': 'pytest -m gpu', 'ok': good, 'summary': summary[0]}
 
 
 def run_part(part, options, arguments, keep):
   """Runs a part's process until its end or its time limit, and calls keep(row) for every result.
 
+  All other output goes to WORKDIR/PART.log.
+
   Returns:
-    'finished', 'failed' or 'stopped'.
+    ('finished', 'failed' or 'stopped', the last line of the log).
   """
-  command, environment = command_of(part, options, arguments)
-  process = subprocess.Popen(command, env=environment, cwd=harness.ROOT, stdout=subprocess.PIPE, text=True)
-  late = threading.Event()
+  paths = [str(harness.ROOT), *filter(None, [os.environ.get('PYTHONPATH')])]
+  environment = os.environ | {'PYTHONPATH': os.pathsep.join(paths)}
+  environment.setdefault('JAX_COMPILATION_CACHE_DIR', str(options.workdir / 'compiled'))
+  if part in BESIDE_TORCH:
+    environment['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
+  command = [sys.executable, '-m', 'benchmarks', 'accelerator', *arguments, '--serve', part]
+  pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.STDOUT, 'text': True, 'start_new_session': True}
+  process = subprocess.Popen(command, env=environment, cwd=harness.ROOT, **pipes)
+  late, last = threading.Event(), ''
+
+  def end():
+    try:
+      os.killpg(process.pid, signal.SIGKILL)  # pytest too
+    except ProcessLookupError:
+      pass
 
   def stop():
     late.set()
-    process.kill()
+    end()
 
   timer = threading.Timer(60 * options.minutes.get(part, 3), stop)
   timer.start()
+  options.workdir.mkdir(parents=True, exist_ok=True)
   try:
-    for line in process.stdout:
-      row = row_in(part, line, options.platform)
-      if row:
-        keep(row)
-      if not row or part == 'tests':
-        print(line, end='', flush=True)
+    with (options.workdir / f'{part}.log').open('a', encoding='utf-8') as log:
+      for line in process.stdout:
+        if line.startswith(ROW):
+          keep(json.loads(line.removeprefix(ROW)))
+          continue
+        print(line, end='', file=log, flush=True)
+        last = line.strip() or last
     code = process.wait()
   finally:
     timer.cancel()
-    process.kill()
+    end()
     process.wait()
-  return 'stopped' if late.is_set() else 'failed' if code else 'finished'
+  return 'stopped' if late.is_set() else 'failed' if code else 'finished', last
 
 
 def parse(arguments):
   """The flags of the command."""
   parser = harness.parser(run_accelerator)
-  harness.add_names(parser, '--parts', MINUTES, DEFAULT)
+  parser.add_argument('--list', action='store_true', help='print the parts, with what the output file has')
+  harness.add_names(parser, '--only', PARTS, DEFAULT)
+  parser.add_argument('--minutes', default='', help='other limits than those of --list, as tests=2,steps=10')
   parser.add_argument(
-    '--minutes',
-    default='',
-    help='limits such as tests=2,training=10 (defaults: '
-    + ', '.join(f'{part}={minutes:g}' for part, minutes in MINUTES.items())
-    + ')',
+    '--dry', action='store_true', help='toy sizes, on a GPU or without: does every part work?'
   )
-  parser.add_argument('--platform', choices=('gpu', 'cpu'), default='gpu')
-  parser.add_argument('--tiny', action='store_true', help='toy sizes, to see that everything works')
   parser.add_argument('--study', default='epochs=8', help='argument of the study of training (%(default)s)')
   parser.add_argument('--again', action='store_true', help='measure the parts anew')
   for name, default, text in (
     ('data_dir', 'data', 'prepared sets, for training'),
-    ('workdir', 'runs/accelerator', 'runs and compiled programs'),
+    ('workdir', 'runs/accelerator', 'runs, logs and compiled programs'),
     ('output', harness.RESULTS / 'accelerator.json', 'JSON file'),
   ):
     parser.add_argument(f'--{name}', type=pathlib.Path, default=default, help=f'{text} ({default})')
@@ -134,15 +111,20 @@ def parse(arguments):
     pairs = (item.split('=') for item in options.minutes.split(',') if item)
     limits = {part: float(text) for part, text in pairs}
   except ValueError:
-    parser.error(f'--minutes is {options.minutes!r}; write it as tests=2,training=10')
-  if unknown := limits.keys() - MINUTES.keys():
-    parser.error(f'--minutes: there is no part {min(unknown)!r}; choose from {", ".join(MINUTES)}')
-  if options.platform == 'cpu' and not options.tiny:
-    parser.error('--platform=cpu measures nothing worth having at full size; add --tiny')
-  options.minutes = MINUTES | limits
+    parser.error(f'--minutes is {options.minutes!r}; write it as tests=2,steps=10')
+  if unknown := limits.keys() - PARTS.keys():
+    parser.error(f'--minutes: there is no part {min(unknown)!r}; choose from {", ".join(PARTS)}')
+  options.minutes = {part: minutes for part, (minutes, _) in PARTS.items()} | limits
   for name in ('data_dir', 'workdir', 'output'):
     setattr(options, name, getattr(options, name).absolute())
   return options
+
+
+def stored(options) -> dict:
+  """The parts that the output file has."""
+  if not options.output.exists():
+    return {}
+  return json.loads(options.output.read_text(encoding='utf-8'))['parts']
 
 
 def opened(options, known):
@@ -151,11 +133,11 @@ def opened(options, known):
   known: hardware and versions of this machine.
   """
   device = {key: known['hardware'][key] for key in ('platform', 'device_kind', 'devices')}
-  report = {'what': 'everything worth measuring on a GPU machine', 'tiny': options.tiny, 'device': device}
+  report = {'what': 'everything worth measuring on a GPU machine', 'dry': options.dry, 'device': device}
   report |= known | {'parts': {}}
   if options.output.exists():
     before = json.loads(options.output.read_text(encoding='utf-8'))
-    differing = [key for key in ('tiny', 'device', 'versions') if before.get(key) != report[key]]
+    differing = [key for key in ('dry', 'device', 'versions') if before.get(key) != report[key]]
     if differing:
       key = differing[0]
       raise SystemExit(
@@ -166,98 +148,89 @@ def opened(options, known):
   return report
 
 
-def machine(options, known):
-  """Yields one row: hardware and versions, or why jax does not see the platform."""
-  del options, known
-  try:
-    hardware = provenance.hardware()
-  except RuntimeError as error:
-    yield {'case': 'machine', 'not_run': str(error).splitlines()[0]}
-    return
+def machine(options):
+  """Yields one case: hardware and versions."""
   query = ['nvidia-smi', '--query-gpu=name,driver_version,memory.total,power.limit', '--format=csv,noheader']
-  try:
-    done = subprocess.run(query, capture_output=True, text=True, check=True)
-    hardware['nvidia_smi'] = done.stdout.splitlines()
-  except (OSError, subprocess.CalledProcessError):
-    hardware['nvidia_smi'] = None
-  yield {'case': 'machine', 'hardware': hardware, 'versions': harness.versions(*PACKAGES)}
+
+  def measure():
+    hardware = provenance.hardware()
+    try:
+      done = subprocess.run(query, capture_output=True, text=True, check=True)
+      hardware['nvidia_smi'] = done.stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+      hardware['nvidia_smi'] = None
+    return {'hardware': hardware, 'versions': harness.versions(*PACKAGES)}
+
+  yield 'machine', measure
 
 
-def rows_of(part, options):
-  """Yields the rows of a part that the output file lacks; a case that failed is measured again.
+def serve(part, options):
+  """Measures the cases of a part that the output file lacks, and prints a row for each.
 
-  A part is a generator of rows, one per measured case. Its arguments are the command's options, and `known`,
-  the rows of earlier runs by case, which it does not measure again.
+  A part is a generator of (case, function that measures it and returns columns). A case that fails gets the
+  reason as `not_run`, and is measured again by the next command.
   """
-  # Here, because these load everything that the parts need.
-  from benchmarks import accelerator_attention, accelerator_steps
+  from benchmarks import accelerator_attention, accelerator_recurrences, accelerator_steps  # they load jax
 
-  parts = {'machine': machine, **accelerator_attention.PARTS, **accelerator_steps.PARTS}
-  known = {}
-  if part != 'machine' and options.output.exists():
-    stored = json.loads(options.output.read_text(encoding='utf-8'))['parts'].get(part, {}).get('rows', [])
-    known = {row['case']: row for row in stored if row.get('ok', True) and 'not_run' not in row}
-  for row in parts[part](options, known):
-    known[row['case']] = row
-    yield row
+  parts = {'machine': machine}
+  for module in (accelerator_attention, accelerator_recurrences, accelerator_steps):
+    parts |= module.PARTS
+  rows = stored(options).get(part, {}).get('rows', []) if part != 'machine' else []
+  done = {row['case'] for row in rows if row.get('ok', True) and 'not_run' not in row}
+  for case, measure in parts[part](options):
+    if case not in done:
+      try:
+        row = measure()
+      except Exception as error:
+        row = harness.not_run(error)
+      print(ROW + json.dumps({'case': case} | row), flush=True)
 
 
 def run_accelerator(arguments):
-  """Measures everything worth measuring on a fresh GPU machine, in under 30 minutes.
+  """Measures everything worth measuring on a fresh GPU machine, in about an hour.
 
+    python -m benchmarks accelerator --dry                           # first: toy sizes, minutes
     python -m benchmarks accelerator --data_dir=data                 # all parts; the same command resumes
-    python -m benchmarks accelerator --parts=kernels,benchmarks --minutes=benchmarks=5
-    python -m benchmarks accelerator --platform=cpu --tiny           # toy sizes, no GPU: does it work?
+    python -m benchmarks accelerator --list                          # the parts, and what is measured
+    python -m benchmarks accelerator --only=attention,steps --minutes=steps=20
 
-  Each part runs in a process, which is killed when its minutes are over:
+  Each part runs in a process, which is killed when its minutes are over. The output file is written after
+  every measured case, so nothing measured is lost. The same command then measures what is missing, and
+  training resumes from its checkpoints in --workdir. A part or a case that fails says so in one line, and the
+  next one goes on. With --dry the output is WORKDIR/dry.json unless --output names another file.
 
-    tests       pytest -m gpu
-    kernels     attention and its gradients, float32 and bfloat16, against float64
-    proofs      the findings of `lra-spt selftest` at the shapes of Image and PathX: every implementation of
-                attention and of linear recurrences, compiled, compared, timed
-    attention   block-neighbour attention at PathX's size, forward and backward, by every route, beside its
-                floor and PyTorch's fused attention to the same pairs
-    benchmarks  attention to every key, forward and backward, beside jax's cuDNN and XLA routes and PyTorch's
-                fused attention (if torch is installed); training steps of the Image configs, several
-                precisions and numbers of steps per dispatch
-    members     steps of 2 and 8 runs of LRA-mini as one program, beside programs of one run
-    ssm         training steps of state-space models beside plain implementations (benchmarks/peers), and of
-                S4 on PathX beside its floor
-    profile     the kernels on which the time of a step is spent
-    training    configs/studies/image_epochs.py: Image at the size of the paper, from scratch and with masked
-                self-pretraining, on `lra-spt prepare cifar10` in --data_dir
-    tune        only when named: the fastest tiles of the Pallas kernels, as lines for ops/attention/triton.py
-
-  The output file is written after every measured case, so a killed run keeps its results. The same command
-  then measures what is missing, and training resumes from its checkpoints in --workdir.
-
-  It has run on an H100 with jax 0.11.2, except for `proofs`, `tune` and most of `ssm` and `members`, for
-  which there was no time (benchmarks/results/accelerator.json).
+  An earlier form has run on an H100 with jax 0.11.2 (benchmarks/results/accelerator.json). `recurrences` and
+  the steps of PathX have run nowhere but at toy size on a CPU.
   """
   options = parse(arguments)
+  if options.dry and options.output == (harness.RESULTS / 'accelerator.json').absolute():
+    options.output = options.workdir / 'dry.json'
   if options.serve:
-    for row in rows_of(options.serve, options):
-      print(ROW + json.dumps(row), flush=True)
+    serve(options.serve, options)
+    return 0
+  if options.list:
+    parts = stored(options)
+    for name, (minutes, question) in PARTS.items():
+      state = parts.get(name, {'status': 'not run', 'rows': []})
+      print(f'{name:12} {minutes:2} min  {question} ({state["status"]}, {len(state["rows"])} rows)')
     return 0
 
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` ends the part's process
   rows = []
-  status = run_part('machine', options, arguments, rows.append)
-  if status != 'finished' or not rows or 'not_run' in rows[0]:
-    print(
-      f'jax sees no {options.platform.upper()} here; run this on a machine with an '
-      'NVIDIA GPU and jax with CUDA, or add --platform=cpu --tiny to try it at toy size',
-      file=sys.stderr,
-    )
+  _, reason = run_part('machine', options, arguments, rows.append)
+  row = rows[0] if rows else {'not_run': reason}
+  if 'not_run' in row or (row['hardware']['platform'] == 'cpu' and not options.dry):
+    why = row.get('not_run', 'jax sees no GPU here')
+    print(f'{why}; run this where jax has one, or add --dry to try every part at toy size', file=sys.stderr)
     return 2
-  report = opened(options, {key: rows[0][key] for key in ('hardware', 'versions')})
+  report = opened(options, {key: row[key] for key in ('hardware', 'versions')})
   commit = provenance.commit() or options.commit
 
   def save():
     report['updated'] = datetime.datetime.now(datetime.UTC).isoformat(timespec='seconds')
     harness.write(options.output, report)
 
-  for part in options.parts:
+  for part in options.only:
     if options.again:
       report['parts'].pop(part, None)
     done = report['parts'].setdefault(part, {'status': 'running', 'rows': []})
@@ -276,16 +249,17 @@ def run_accelerator(arguments):
     done |= {'status': 'running', 'minutes': options.minutes[part]}
     save()
     start = time.monotonic()
-    status = run_part(part, options, arguments, keep)
-    wrong = not done['rows'] or any(not row.get('ok', True) for row in done['rows'])
-    done |= {
-      'status': 'failed' if status == 'finished' and wrong else status,
-      'seconds': round(done.get('seconds', 0) + time.monotonic() - start, 1),
-    }
-    if part == 'training':  # the progress of arms that have no row yet
-      logs = {path.parent: path.read_text().splitlines() for path in options.workdir.rglob('metrics.jsonl')}
-      done['last_lines'] = {str(k.relative_to(options.workdir)): v[-1] for k, v in logs.items() if v}
+    status, last = run_part(part, options, arguments, keep)
+    wrong = [row['case'] for row in done['rows'] if not row.get('ok', True)]
+    if status == 'finished' and (wrong or all('not_run' in row for row in done['rows'])):
+      status, last = 'failed', f'wrong: {", ".join(wrong)}' if wrong else 'no case ran'
+    done |= {'status': status, 'seconds': round(done.get('seconds', 0) + time.monotonic() - start, 1)}
     save()
-    print(f'{part}: {done["status"]} after {done["seconds"]:.0f} s')
+    why = f': {last} ({options.workdir / part}.log)' if status != 'finished' else ''
+    print(f'{part}: {status} after {done["seconds"]:.0f} s{why}')
   print(f'written to {options.output}')
-  return 0 if all(report['parts'][part]['status'] == 'finished' for part in options.parts) else 1
+  return 0 if all(report['parts'][part]['status'] == 'finished' for part in options.only) else 1
+
+
+if __name__ == '__main__':
+  sys.exit(run_accelerator(sys.argv[1:]))

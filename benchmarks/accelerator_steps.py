@@ -1,30 +1,43 @@
-"""Parts of `accelerator` about steps and training: time of a step, its kernels, proofs, short runs."""
+"""Parts of `accelerator` about steps and training: tests, time of a step, its kernels, proofs, short runs."""
 
 import collections
 import contextlib
 import dataclasses
 import functools
 import gzip
+import importlib.util
 import itertools
 import json
+import os
 import pathlib
+import subprocess
+import sys
 import tempfile
+import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import accelerator_attention, harness, several, ssm
+from benchmarks import harness, several, ssm
 from benchmarks.ssm import Size
+from configs.studies import image_epochs
+from data_prep.prepare import prepare
 from lra_spt.config import loading
 from lra_spt.distributed import sharding
+from lra_spt.runs import experiment
 from lra_spt.runs.build import build, resolve
-from lra_spt.training import device_data
+from lra_spt.studies import study
+from lra_spt.training import autotune, device_data
 from lra_spt.training.step import StepProgram, train_steps
 
 STEPS_BETWEEN_WAITS = 32
-CONFIGS = ('configs/image.py:model=transformer_rotary', 'configs/image.py:model=s4')
-TINY = 'configs/demo.py:model=transformer'
+DRY = 'configs/demo.py:model=transformer'
+MODELS = {  # of the part `steps`, by task
+  'image': ('transformer_rotary', 'transformer', 's4', 's5', 'mamba2', 'gated_deltanet'),
+  'pathx': ('transformer_rotary', 's4', 's5', 'mamba2'),
+}
+PROFILED = 'configs/image.py:model=transformer_rotary', 'configs/image.py:model=s4'
 LOOPS = {'': {}, ', layers in a loop': {'runtime.scan_layers': 'always'}}
 STEPS, MOST = 8, 12  # of a profiled dispatch; kernels of its row
 # Other ways of running a step than the default.
@@ -33,46 +46,68 @@ WAYS = {
   'layers in a loop, elementwise again': {'runtime.scan_layers': 'always', 'runtime.remat': 'elementwise'},
   'layers in a loop, all but products again': {'runtime.scan_layers': 'always', 'runtime.remat': 'dots'},
   'layers in a loop, attention by cudnn': {'runtime.scan_layers': 'always', 'runtime.attention': 'cudnn'},
+  'attention by cudnn': {'runtime.attention': 'cudnn'},
+  'attention by tokamax': {'runtime.attention': 'tokamax'},
   'elementwise again': {'runtime.remat': 'elementwise'},
 }
-
 SSM_SIZES = Size(8, 1024, 128, 4), Size(2, 4096, 128, 4)
-PATHX_SIZE = Size(16, 16384, 256, 6)
-# Least milliseconds of that S4 step in float32: operations of the FFTs of 16 sequences and of the kernels of
-# all layers, forward and backward, at the 67 Tflop/s of an H100-class GPU; memory traffic takes 2.8 ms there.
-PATHX_FLOOR = 1e3 * (16 * 9.89e9 + 145e9) / 67e12
 
 
-def step_rows(options, known):
-  """Yields times of steps: by Image config, precision, steps per dispatch and placement of the examples.
+def tests(options):
+  """Yields one case: pytest -m gpu."""
 
-  Then yields a row per other way of running the first config.
-  """
-  waits = 2 if options.tiny else STEPS_BETWEEN_WAITS
-  for case, (spec, overrides, count, placement) in _cases(options.tiny).items():
-    if case not in known:
-      config = loading.load(f'{spec},regime=scratch', overrides)
-      yield {'case': case} | measure_steps(config, count, waits, placement)
+  def measure():
+    environment = os.environ | {'LRA_SPT_TEST_PLATFORM': 'cpu' if options.dry else 'cuda'}
+    # Other files may need test requirements that a bare machine lacks.
+    files = sorted(
+      path for path in (harness.ROOT / 'tests').rglob('test_*.py') if 'mark.gpu' in path.read_text()
+    )
+    # The project's options ask for pytest-xdist, which a bare machine lacks too.
+    flags = ['-o', 'addopts=--import-mode=importlib', '-m', 'gpu', '-p', 'no:cacheprovider']
+    flags += ['-p', 'no:benchmark']  # pytest-benchmark, where there is one, warns of xdist
+    if not options.dry and importlib.util.find_spec('xdist'):
+      flags += ['-n', str(min(8, os.cpu_count()))]
+    command = [sys.executable, '-m', 'pytest', '-q', '-rs', *flags, *map(str, files)]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    print(done.stdout, flush=True)
+    summary = done.stdout.strip().splitlines()[-1]
+    # Without a GPU all of them are skipped; on a GPU that would mean that nothing was tested.
+    return {'ok': done.returncode == 0 and (options.dry or 'passed' in summary), 'summary': summary}
+
+  yield 'pytest -m gpu', measure
 
 
-def _cases(tiny) -> dict:
+def step_rows(options):
+  """Yields a case per step: model, precision, steps per dispatch, placement of the examples, and other ways
+  of running the first model."""
+  waits = 2 if options.dry else STEPS_BETWEEN_WAITS
+  for case, (spec, overrides, count, placement) in _cases(options.dry).items():
+    yield case, functools.partial(_step, f'{spec},regime=scratch', overrides, count, waits, placement)
+
+
+def _cases(dry) -> dict:
   """{case: (config, overrides, steps per dispatch, placement of the examples)}."""
-  specs = {'image transformer_rotary': CONFIGS[0], 'image transformer': 'configs/image.py:model=transformer'}
-  precisions, dispatches, ways = ('bfloat16', 'float32'), (32, 8, 1), WAYS
-  if tiny:
-    specs, precisions, dispatches = {'demo': TINY}, ('float32',), (1, 2)
-    ways = {name: WAYS[name] for name in list(WAYS)[:1]}
-  cases = {}
-  for (name, spec), precision, count in itertools.product(specs.items(), precisions, dispatches):
-    case, setting = f'step {name} {precision} {count} per dispatch', {'runtime.precision': precision}
-    cases[case] = spec, setting, count, 'host'
-    if count == dispatches[0]:
-      cases[f'{case}, examples on the device'] = spec, setting, count, 'device'
-  name, spec = next(iter(specs.items()))
-  for way, overrides in ways.items():
-    setting = overrides | {'runtime.precision': precisions[0]}
-    cases[f'step {name} {precisions[0]} 8 per dispatch, {way}'] = spec, setting, 8, 'host'
+  if dry:
+    specs, precisions, dispatches, ways = {'demo': DRY}, ('float32',), (1, 2), list(WAYS)[:1]
+  else:
+    specs = {f'{task} {m}': f'configs/{task}.py:model={m}' for task, models in MODELS.items() for m in models}
+    precisions, dispatches, ways = ('bfloat16', 'float32'), (8, 1, 32), WAYS
+  cases, first = {}, next(iter(specs))
+  for (name, spec), precision in itertools.product(specs.items(), precisions):
+    setting = {'runtime.precision': precision}
+    for count in dispatches if name == first else dispatches[:1]:
+      cases[f'step {name} {precision} {count} per dispatch'] = spec, setting, count, 'host'
+    if name == first:
+      case = f'step {name} {precision} {dispatches[-1]} per dispatch, examples on the device'
+      cases[case] = spec, setting, dispatches[-1], 'device'
+  for way in ways:
+    setting = WAYS[way] | {'runtime.precision': precisions[0]}
+    cases[f'step {first} {precisions[0]} 8 per dispatch, {way}'] = specs[first], setting, 8, 'host'
   return cases
+
+
+def _step(spec, overrides, count, waits, placement) -> dict:
+  return measure_steps(loading.load(spec, overrides), count, waits, placement)
 
 
 class RandomExamples:
@@ -115,28 +150,36 @@ def measure_steps(config, count, between_waits, placement):
   dispatches = max(1, between_waits // count)
   with jax.set_mesh(mesh):
     state = built.fresh_state(mesh)
-    dispatch, key = _dispatch(built), jax.random.key(1)
+    key, start = jax.random.key(1), time.perf_counter()
+
+    def placed():
+      if resides:
+        return device_data.PlacedChunk(on_device, sharding.everywhere(positions, mesh))
+      return sharding.to_devices(chunk, mesh, spec.batch_size, rows, leading=1)
+
+    dispatch = _dispatch(built).lower(state, placed(), jnp.int32(count), key).compile()
 
     def run():
       nonlocal state
       for _ in range(dispatches):  # in flight together, as in training
-        if resides:
-          placed = device_data.PlacedChunk(on_device, sharding.everywhere(positions, mesh))
-        else:
-          placed = sharding.to_devices(chunk, mesh, spec.batch_size, rows, leading=1)
-        state, records = dispatch(state, placed, jnp.int32(count), key)
+        state, records = dispatch(state, placed(), jnp.int32(count), key)
       jax.block_until_ready(records)
 
-    first = harness.timed(run)['seconds']
+    run()
+    first = time.perf_counter() - start
     times = harness.milliseconds(harness.sampled(run), per=dispatches * count)
   step = times['milliseconds'] / 1e3
-  return times | {
-    'examples_per_second': spec.batch_size / step,
-    'batch_size': spec.batch_size,
-    'teraflops_per_second': built.flops_per_step / step / 1e12,
-    'first_call_seconds': first,
-    'parameters': built.model.parameter_count,
-  }
+  return (
+    times
+    | {
+      'examples_per_second': spec.batch_size / step,
+      'batch_size': spec.batch_size,
+      'teraflops_per_second': built.flops_per_step / step / 1e12,
+      'first_call_seconds': first,
+      'parameters': built.model.parameter_count,
+    }
+    | harness.compiled_bytes(dispatch)
+  )
 
 
 def _dispatch(built):
@@ -160,19 +203,17 @@ def _finetuning(config, count):
     yield lambda state, chunk: steps(state, chunk, jnp.int32(count), key), built.fresh_state(mesh), placed
 
 
-def profile(options, known):
-  """Yields a row per config and way of running its layers: milliseconds of a step by kernel."""
-  for spec in (TINY,) if options.tiny else CONFIGS:
+def profile(options):
+  """Yields a case per config and way of running its layers: milliseconds of a step by kernel."""
+  for spec in (DRY,) if options.dry else PROFILED:
     for name, overrides in LOOPS.items():
-      case = f'{spec}, bfloat16{name}'
-      if case not in known:
-        config = loading.load(f'{spec},regime=scratch', overrides | {'runtime.precision': 'bfloat16'})
-        yield {'case': case} | kernels_of(config)
+      overrides = overrides | {'runtime.precision': 'bfloat16'}
+      yield f'{spec}, bfloat16{name}', functools.partial(kernels_of, f'{spec},regime=scratch', overrides)
 
 
-def kernels_of(config) -> dict:
+def kernels_of(spec, overrides) -> dict:
   """Milliseconds of a finetuning step on random bytes: in all, and of the slowest kernels."""
-  with _finetuning(config, STEPS) as (dispatch, state, chunk):
+  with _finetuning(loading.load(spec, overrides), STEPS) as (dispatch, state, chunk):
     state, _ = jax.block_until_ready(dispatch(state, chunk))  # which compiles
     with tempfile.TemporaryDirectory() as folder:
       with jax.profiler.trace(folder, create_perfetto_trace=True):
@@ -201,86 +242,58 @@ def kernel_times(trace) -> dict[str, float]:
   return dict(times)
 
 
-def proofs(options, known):
-  """Yields a row per call in the steps of some configs: the findings of `training.autotune` about it."""
-  from lra_spt.training import autotune
-
+def proofs(options):
+  """Yields a case per config: the findings of autotune about every call in its step."""
   pairs = [(task, model) for task in ('image', 'pathx') for model in ('transformer_rotary', 's5', 'rglru')]
   configs = [f'configs/{task}.py:model={model},regime=masked' for task, model in pairs]
-  for name in ['configs/demo.py'] if options.tiny else configs:
-    config = loading.load(name, {'runtime.precision': 'bfloat16'})
-    built = build(resolve(config), 'finetune')
-    mesh = sharding.make_mesh(**dataclasses.asdict(built.runtime.mesh))
-    with jax.set_mesh(mesh):
-      calls = autotune.calls_of(built.typical_program, built.abstract_step(mesh))
-      for call in calls:
-        if call.text not in known:
-          findings = autotune.prove(call, autotune.OPERATIONS[call.operation])
-          rows = [dataclasses.asdict(finding) for finding in findings]
-          chosen = autotune.fastest(findings)
-          yield {'case': call.text, 'config': name, 'ok': bool(chosen), 'chosen': chosen, 'findings': rows}
-    yield {'case': name, 'calls': len(calls)}
+  for spec in ['configs/demo.py'] if options.dry else configs:
+    yield spec, functools.partial(_proof, spec)
 
 
-def benchmarks(options, known):
-  """Yields rows of attention alone, then of whole steps."""
-  yield from accelerator_attention.full_attention(options, known)
-  yield from step_rows(options, known)
+def _proof(spec) -> dict:
+  built = build(resolve(loading.load(spec, {'runtime.precision': 'bfloat16'})), 'finetune')
+  mesh, found = sharding.make_mesh(**dataclasses.asdict(built.runtime.mesh)), {}
+  with jax.set_mesh(mesh):
+    for call in autotune.calls_of(built.typical_program, built.abstract_step(mesh)):
+      trials = autotune.prove(call, autotune.OPERATIONS[call.operation])
+      found[call.text] = {
+        'chosen': autotune.fastest(trials),
+        'trials': [dataclasses.asdict(trial) for trial in trials],
+      }
+  return {'ok': all(one['chosen'] for one in found.values()), 'calls': found}
 
 
-def ssm_rows(options, known):
-  """Yields steps of state-space models beside plain implementations, then S4 on PathX beside its floor."""
-  cases = [(size, kind, 'float32') for size in SSM_SIZES for kind in ssm.CONTENDERS]
-  cases += [(PATHX_SIZE, 's4', precision) for precision in ('float32', 'bfloat16')]
-  if options.tiny:
-    size = Size(2, 32, 8, 2)
-    cases = [(size, 's4 plain', 'float32'), (size, 's4', 'float32')]
-  # The base of a comparison comes first, and all of a size before the next.
-  cases.sort(key=lambda case: (case[0].length, bool(ssm.COMPARED[case[1]])))
-  for size, kind, precision in cases:
-    shape = f'ssm {size.batch}x{size.length} width {size.width}, {size.layers} layers'
-    case = f'{shape} {kind} {precision}'
-    if case in known:
-      continue
-    row = {'case': case} | size._asdict()
-    try:
-      run, sizes, _ = ssm.training_step(kind, size, precision=precision)
-      count = 2 if options.tiny else STEPS_BETWEEN_WAITS
-      times = harness.milliseconds(harness.sampled(functools.partial(run, count)), per=count)
-    except Exception as error:  # a peer that does not fit must not end the comparison
-      yield row | harness.not_run(error)
-      continue
-    row |= sizes | times
-    for other in ssm.COMPARED[kind]:
-      base = known.get(f'{shape} {other} float32', {}).get('milliseconds')
-      row |= {f'times_faster_than {other}': base / row['milliseconds']} if base else {}
-    yield row | ({'time_over_floor': row['milliseconds'] / PATHX_FLOOR} if size == PATHX_SIZE else {})
+def ssm_rows(options):
+  """Yields a case per step of a state-space model, and of a plain implementation."""
+  cases = [(size, kind) for size in SSM_SIZES for kind in ssm.CONTENDERS]
+  if options.dry:
+    cases = [(Size(2, 32, 8, 2), kind) for kind in ('s4 plain', 's4')]
+  for size, kind in cases:
+    case = f'ssm {size.batch}x{size.length} width {size.width}, {size.layers} layers {kind} float32'
+    yield case, functools.partial(_ssm, size, kind, 2 if options.dry else STEPS_BETWEEN_WAITS)
 
 
-def populations(options, known):
-  """Yields steps of several runs as one program, beside programs of one run."""
-  counts, steps, rounds = ((2,), 2, 1) if options.tiny else ((2, 8, 32), 16, 5)
-  for config in several.CASES[-1:] if options.tiny else several.CASES:
-    for count in counts:
-      case = f'{config}, {count} runs'
-      if case not in known:
-        yield {'case': case} | several.measured(config, count, steps, rounds)
+def _ssm(size, kind, count) -> dict:
+  run, known, _ = ssm.training_step(kind, size, precision='float32')
+  times = harness.sampled(functools.partial(run, count))
+  return size._asdict() | known | harness.milliseconds(times, per=count)
 
 
-def training(options, known):
-  """Yields a row per run of configs/studies/image_epochs.py, from its result.json.
+def populations(options):
+  """Yields a case per model of LRA-mini and number of runs that train as one program."""
+  counts, steps, rounds = ((2,), 2, 1) if options.dry else ((2, 8, 32), 16, 5)
+  for config, count in itertools.product(several.CASES[-1:] if options.dry else several.CASES, counts):
+    yield f'{config}, {count} runs', functools.partial(several.measured, config, count, steps, rounds)
+
+
+def training(options):
+  """Yields a case per run of configs/studies/image_epochs.py, from its result.json.
 
   The folder is that of the study, which `lra-spt study` and `python -m benchmarks mini` read.
   """
-  from configs.studies import image_epochs
-  from lra_spt.runs import experiment
-  from lra_spt.studies import study
-
   runtime = {'data_dir': str(options.data_dir), 'tensorboard': False, 'progress': False}
   limits = {}
-  if options.tiny:
-    from data_prep.prepare import prepare
-
+  if options.dry:
     prepare('stripes', options.workdir / 'data', examples=100)
     runtime['data_dir'] = str(options.workdir / 'data')
     limits = {'task': 'stripes', 'model.width': 16, 'model.depth': 2, 'model.feed_forward': 16}
@@ -291,19 +304,23 @@ def training(options, known):
   limits |= {f'runtime.{key}': value for key, value in runtime.items()}
   overrides = [f'{key}={value}' for key, value in limits.items()]
   for job in study.jobs(image_epochs.get_study(options.study), overrides=overrides):
-    case = f'{options.study} {job.folder}'
-    if case not in known:
-      result = experiment.run(job.config, options.workdir / 'image_epochs' / job.folder)
-      keys = ('metrics', 'stages', 'parameters', 'seed', 'protocol', 'date', 'config', 'fingerprints')
-      row = {'case': case, 'test_accuracy': result['metrics']['test']['accuracy']}
-      yield row | {'runtime': job.config.runtime.to_dict()} | {key: result[key] for key in keys}
+    folder = options.workdir / 'image_epochs' / job.folder
+    yield f'{options.study} {job.folder}', functools.partial(_trained, job.config, folder)
+
+
+def _trained(config, folder) -> dict:
+  result = experiment.run(config, folder)
+  keys = ('metrics', 'stages', 'parameters', 'seed', 'protocol', 'date', 'config', 'fingerprints')
+  row = {'test_accuracy': result['metrics']['test']['accuracy'], 'runtime': config.runtime.to_dict()}
+  return row | {key: result[key] for key in keys}
 
 
 PARTS = {
-  'proofs': proofs,
-  'benchmarks': benchmarks,
+  'tests': tests,
+  'steps': step_rows,
+  'training': training,
   'profile': profile,
   'members': populations,
   'ssm': ssm_rows,
-  'training': training,
+  'proofs': proofs,
 }

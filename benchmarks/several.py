@@ -16,9 +16,9 @@ import numpy as np
 
 from benchmarks import compiled, harness
 from lra_spt.config import loading
-from lra_spt.data.tasks import Tokens
 from lra_spt.distributed import sharding
 from lra_spt.runs.build import build, resolve
+from lra_spt.runs.cluster.checks import random_batches
 from lra_spt.training import population
 from lra_spt.training.programs import forget_programs
 from lra_spt.training.step import train_steps
@@ -28,17 +28,6 @@ MEMBERS = ('2', '4', '8')
 
 MODELS = ('transformer', 's4')  # of `processes`
 BATCH, STEPS = 48, 20
-
-
-def batches(task, steps: int, rows: int, seed: int = 0) -> dict:
-  """Random examples, [steps, rows, ...], all of full length."""
-  rng = np.random.default_rng(seed)
-  batch = {name: np.ones((steps, *part.shape), part.dtype) for name, part in task.batch(rows).items()}
-  limit = task.inputs.vocabulary if isinstance(task.inputs, Tokens) else 256
-  batch['inputs'] = rng.integers(2, limit, batch['inputs'].shape).astype(batch['inputs'].dtype)
-  batch['lengths'][:] = task.length
-  batch['index'][:] = np.arange(rows)
-  return batch
 
 
 class Dispatches:
@@ -53,7 +42,7 @@ class Dispatches:
     with self._in_force(vectorised):
       seeds = [dataclasses.replace(built, seed=seed) for seed in range(members)]
       self._state = population.stack([each.fresh_state(self._mesh) for each in seeds], self._mesh)
-      chunks = [batches(built.task, steps, rows, seed) for seed in range(members)]
+      chunks = [random_batches(built.task, steps, rows, seed) for seed in range(members)]
       stacked = population.stacks(self._mesh)
       chunk = jax.tree.map(lambda *x: np.stack(x) if stacked else x[0], *chunks)
       chunk = sharding.to_devices(chunk, self._mesh, rows, np.arange(rows), leading=1, stacked=stacked)

@@ -2,9 +2,11 @@
 for any attention to every key.
 """
 
+from benchmarks.peers import torch_calls
+
 
 def torch_run(dtype, shape, platform, block):
-  """(function that runs PyTorch's fused attention and its gradients once, None: its memory is unknown).
+  """PyTorch's fused attention and its gradients, see `torch_calls.run_of`.
 
   Args:
     dtype: name of the dtype.
@@ -21,13 +23,9 @@ def torch_run(dtype, shape, platform, block):
   def call(q, k, v):  # takes and gives [B, L, H, K]
     return attend(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2)
 
-  def run():
-    out = folded(call, torch.cat, q, k, v, block) if block else call(q, k, v)
-    torch.autograd.grad(out, (q, k, v), d_out)
-    if platform == 'gpu':
-      torch.cuda.synchronize()
-
-  return run, None
+  return torch_calls.run_of(
+    lambda *of: folded(call, torch.cat, *of, block) if block else call(*of), (q, k, v), d_out
+  )
 
 
 def folded(attend, concatenate, q_BLHK, k_BLHK, v_BLHK, block):

@@ -96,14 +96,20 @@ SSM_TARGETS = {  # times as fast as the other, by contender, other and length; o
 
 
 def ssm(result: dict) -> list[str]:
+  """Shows a contender a row; where it has ratios, one for each size."""
+  sizes = list(dict.fromkeys(map(_size, result['steps'])))
+  by = {(row['contender'], _size(row)): row for row in result['steps']}
   rows = []
-  for row in result['steps']:
+  for contender in dict.fromkeys(row['contender'] for row in result['steps']):
+    of = [by[contender, size] for size in sizes]
     beside = []
-    for other, ratio in row.get('times_faster_than', {}).items():
-      aim = SSM_TARGETS.get((row['contender'], other, row['length']))
-      beside.append(f'{ratio["wall"]:.2g} x {other}' + (f' (target {aim:g})' if aim else ''))
-    rows.append((f'`{row["contender"]}`', _size(row), _cost(row), ', '.join(beside)))
-  return table(('step of', 'batch', 'cost', 'speed, beside others'), rows)
+    for other in of[0].get('times_faster_than', {}):
+      ratios = ' and '.join(f'{row["times_faster_than"][other]["wall"]:.2g}' for row in of)
+      aims = [SSM_TARGETS.get((contender, other, row['length'])) for row in of]
+      aim = f' (target {" and ".join(f"{aim:g}" for aim in dict.fromkeys(aims))})' if any(aims) else ''
+      beside.append(f'{ratios} x {other}{aim}')
+    rows.append((f'`{contender}`', *map(_cost, of), ', '.join(beside)))
+  return table(('step of', *sizes, 'speed, beside others'), rows)
 
 
 def huge_pages(result: dict) -> list[str]:
@@ -155,8 +161,9 @@ def first_step(result: dict) -> list[str]:
 
 
 def epoch(result: dict) -> list[str]:
+  """Shows the small tasks; at the sizes of the paper an epoch on a CPU is not for use."""
   rows = []
-  for row in result['rows']:
+  for row in (row for row in result['rows'] if row['case'].startswith('mini/')):
     shares = [f'{100 * row["shares"][part]:.2g} %' for part in ('evaluation', 'saving')]
     times = f'{row["epoch_seconds"]:,.0f}', *shares, f'{row["seconds"]["saving"]:.2f}'
     rows.append((f'`{row["case"]}`', *times))
@@ -169,7 +176,7 @@ def saves(result: dict) -> list[str]:
     return ours + ''.join(f' ({other})' for other in others)
 
   rows = []
-  for row in result['rows']:
+  for row in (row for row in result['rows'] if row['case'].startswith('image')):  # those of PathX are alike
     devices = '1 device' if row['devices'] == 1 else f'{row["devices"]} devices'
     on = devices if row['processes'] == 1 else f'{row["processes"]} processes'
     both = 'foreground', 'defaults'
@@ -205,21 +212,22 @@ def field(result: dict) -> list[str]:
 
 
 def gpu_attention(result: dict) -> list[str]:
-  # The result is from a time when 'triton' was named 'pallas'.
-  routes = {'cudnn': 'cuDNN', 'torch': 'PyTorch', 'pallas': 'ours, Triton', 'blockwise': 'ours, plain XLA'}
-  full, blocks = _cases(result, 'benchmarks'), _cases(result, 'attention')
+  names = {'cudnn': 'cuDNN', 'torch': 'PyTorch', 'tokamax': 'tokamax', 'mosaic': 'ours, Mosaic'}
+  names |= {'triton': 'ours, Triton', 'blockwise': 'ours, plain XLA'}
+  cases = _cases(result, 'attention')
+  routes = [route for route in names if any(f' {route} ' in case for case in cases)]
   neighbours = 'blocks of 4,096 and their neighbours'
-  calls = ('every key', full, 'image'), ('every key', full, 'pathx')
-  calls += (neighbours, blocks, 'pathx'), (neighbours, blocks, 'pathx narrow')
+  calls = ('every key image', 'every key'), ('every key pathx', 'every key')
+  calls += ('blocks pathx', neighbours), ('blocks pathx narrow', neighbours)
   rows = []
-  for name, cases, shape in calls:
+  for call, name in calls:
     for dtype in ('bfloat16', 'float32'):
-      times = [cases.get(f'attention {shape} {route} {dtype}', {'not_run': ''}) for route in routes]
-      sizes = cases[f'attention {shape} pallas {dtype}']['shape_BLHK']
+      times = [cases.get(f'{call} {route} {dtype}', {'not_run': ''}) for route in routes]
+      sizes = cases[f'{call} triton {dtype}']['shape_BLHK']
       shown = ['' if 'not_run' in row else f'{row["milliseconds"]:.3g} ms' for row in times]
       rows.append((name, ' x '.join(f'{size:,}' for size in sizes), dtype, *shown))
-  names = 'attention to', 'batch x length x heads x width', 'numbers', *routes.values()
-  return table(names, rows)
+  head = 'attention to', 'batch x length x heads x width', 'numbers', *(names[route] for route in routes)
+  return table(head, rows)
 
 
 def gpu_steps(result: dict) -> list[str]:
@@ -231,7 +239,7 @@ def gpu_steps(result: dict) -> list[str]:
     ', layers in a loop, all but products again': 'the same, all but matrix products computed again',
     ', layers in a loop, elementwise again': 'the same, elementwise operations computed again',
   }
-  cases = _cases(result, 'benchmarks')
+  cases = _cases(result, 'steps')
   rows = []
   for way, name in ways.items():
     row = cases[step + way]

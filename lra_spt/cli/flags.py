@@ -134,6 +134,28 @@ def add_accept_changed_code(parser: Parser) -> None:
   )
 
 
+def add_joining(parser: Parser) -> None:
+  """Adds the flags by which several processes join, see `joining`."""
+  parser.add_argument(
+    '--distributed',
+    action='store_true',
+    default=None,
+    help='join the processes of a cluster (automatic on Cloud TPU, SLURM, Kubernetes)',
+  )
+  parser.add_argument('--coordinator', help='host:port of process 0, outside a recognised cluster')
+  parser.add_argument(
+    '--processes',
+    type=whole(1),
+    help='number of processes, outside a recognised cluster; 1: this one alone, in a cluster too',
+  )
+  parser.add_argument('--process', type=whole(0), help='rank of this process, outside a recognised cluster')
+
+
+def joining(arguments) -> dict:
+  """The arguments of `processes.start_processes` from the flags of `add_joining`."""
+  return {name: getattr(arguments, name) for name in ('distributed', 'coordinator', 'processes', 'process')}
+
+
 def add_run(parser: Parser) -> None:
   """Adds the flags of a command that rebuilds a run: --config, --register and --accept_changed_code."""
   parser.add_argument(

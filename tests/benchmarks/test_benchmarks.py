@@ -112,10 +112,9 @@ def test_unknown_flag_is_refused(name, capsys, monkeypatch, tmp_path):
   [
     (['nope'], "there is no benchmark 'nope'; choose from accelerator, attention"),
     (['ssm', '--parts=steps,games'], "there is no 'games'; choose from steps, memory, layer"),
-    (['accelerator', '--parts=games'], "there is no 'games'; choose from tests, kernels"),
-    (['accelerator', '--minutes=kernels'], "--minutes is 'kernels'; write it as tests=2,training=10"),
+    (['accelerator', '--only=games'], "there is no 'games'; choose from tests, errors"),
+    (['accelerator', '--minutes=steps'], "--minutes is 'steps'; write it as tests=2,steps=10"),
     (['accelerator', '--minutes=games=2'], "there is no part 'games'; choose from tests"),
-    (['accelerator', '--platform=cpu'], 'add --tiny'),
   ],
 )
 def test_wrong_usage(words, sentence, capsys):
@@ -208,15 +207,55 @@ def test_kernel_times():
   assert accelerator_steps.kernel_times({'traceEvents': events}) == {'attention': 5.0}
 
 
+def test_accelerator_lists_its_parts(capsys):
+  assert accelerator.run_accelerator(['--list']) == 0
+  printed = capsys.readouterr().out
+  assert len(printed.splitlines()) == len(accelerator.PARTS)
+  assert re.search(r'^tests .* \(finished, 1 rows\)$', printed, re.MULTILINE)
+
+
+def test_a_failed_case_does_not_end_a_part(monkeypatch, capsys, tmp_path):
+  def fails():
+    raise ValueError('planted')
+
+  part = lambda options: iter([('bad', fails), ('good', lambda: {'milliseconds': 1})])  # noqa: E731
+  monkeypatch.setattr(accelerator_steps, 'PARTS', {'steps': part})
+  accelerator.serve('steps', argparse.Namespace(output=tmp_path / 'none.json'))
+  rows = [json.loads(line.removeprefix(accelerator.ROW)) for line in capsys.readouterr().out.splitlines()]
+  assert rows == [
+    {'case': 'bad', 'not_run': 'ValueError: planted'},
+    {'case': 'good', 'milliseconds': 1},
+  ]
+
+
+def test_a_failed_part_does_not_end_the_command(monkeypatch, capsys, tmp_path):
+  def run_part(part, options, arguments, keep):
+    if part == 'machine':
+      hardware = {'platform': 'gpu', 'device_kind': 'planted', 'devices': 1}
+      keep({'case': 'machine', 'hardware': hardware, 'versions': {}})
+    if part == 'steps':
+      keep({'case': 'one', 'milliseconds': 1})
+    return ('failed', 'ValueError: planted') if part == 'errors' else ('finished', '')
+
+  monkeypatch.setattr(accelerator, 'run_part', run_part)
+  flags = ['--only=errors,steps', f'--output={tmp_path / "out.json"}', f'--workdir={tmp_path}']
+  assert accelerator.run_accelerator(flags) == 1
+  lines = capsys.readouterr().out.splitlines()
+  assert lines[0] == f'errors: failed after 0 s: ValueError: planted ({tmp_path / "errors"}.log)'
+  assert lines[2] == 'steps: finished after 0 s'
+  report = json.loads((tmp_path / 'out.json').read_text(encoding='utf-8'))
+  assert [part['status'] for part in report['parts'].values()] == ['failed', 'finished']
+
+
 @pytest.fixture(scope='module')
 def measure(run, tmp_path_factory):
-  """measure(part, ...): (process, output file) of parts of `accelerator` at toy size."""
+  """measure(part, ...): (process, output file) of parts of `accelerator --dry`."""
 
   def measure(*parts, folder=None):
     folder = folder or tmp_path_factory.mktemp('accelerator')
-    flags = [f'--parts={",".join(parts)}', f'--minutes={",".join(f"{part}=20" for part in parts)}']
+    flags = [f'--only={",".join(parts)}', f'--minutes={",".join(f"{part}=20" for part in parts)}']
     flags += [f'--output={folder / "out.json"}', f'--workdir={folder / "work"}']
-    return run('accelerator', '--platform=cpu', '--tiny', *flags), folder / 'out.json'
+    return run('accelerator', '--dry', *flags), folder / 'out.json'
 
   return measure
 
@@ -228,8 +267,8 @@ def test_accelerator_resumes(measure):
   assert done.returncode == 0, done.stdout + done.stderr
   report = json.loads(output.read_text(encoding='utf-8'))
   part = report['parts']['attention']
-  assert (part['status'], len(part['rows'])) == ('finished', 12)
-  half = part['rows'][:6]
+  assert (part['status'], len(part['rows'])) == ('finished', 32)
+  half = part['rows'][:16]
   measured = {row['case'] for row in half if 'milliseconds' in row}
   part |= {'status': 'running', 'rows': [row | {'date': 'before'} for row in half]}
   output.write_text(json.dumps(report), encoding='utf-8')
@@ -237,7 +276,7 @@ def test_accelerator_resumes(measure):
   assert done.returncode == 0, done.stdout + done.stderr
   report = json.loads(output.read_text(encoding='utf-8'))
   rows = report['parts']['attention']['rows']
-  assert len(rows) == 12
+  assert len(rows) == 32
   assert {row['case'] for row in rows if row['date'] == 'before'} == measured
   report['device']['device_kind'] = 'NVIDIA H200'
   output.write_text(json.dumps(report), encoding='utf-8')
@@ -249,11 +288,18 @@ def test_accelerator_resumes(measure):
 
 @pytest.mark.slow
 def test_accelerator_all_parts(measure):
-  parts = [part for part in accelerator.MINUTES if part != 'tests']
+  parts = [*accelerator.PARTS]
   done, output = measure(*parts)
   assert done.returncode == 0, done.stdout + done.stderr
   report = json.loads(output.read_text(encoding='utf-8'))
   assert {name: part['status'] for name, part in report['parts'].items()} == dict.fromkeys(parts, 'finished')
+  needs_gpu = 'attention', 'recurrences'  # kernels, and peers that may be missing
+  for name in set(parts) - set(needs_gpu):
+    assert all('not_run' not in row for row in report['parts'][name]['rows']), name
+  for row in report['parts']['recurrences']['rows']:
+    assert row.get('ok') or not re.search(
+      'ours|associative|chunked|sequential|pallas|fft$|matmul', row['case']
+    )
   (tuned,) = report['parts']['tune']['rows']
   assert re.fullmatch(r"\('cpu', 16, 2\): Tiles\((Tile\(\d+, \d+, 4, \d\)(, )?){3}\),", tuned['line'])
 
@@ -261,5 +307,5 @@ def test_accelerator_all_parts(measure):
 def test_accelerator_without_a_gpu(run, tmp_path):
   done = run('accelerator', f'--output={tmp_path / "out.json"}', f'--workdir={tmp_path / "work"}')
   assert done.returncode == 2, done.stdout + done.stderr
-  assert 'jax sees no GPU here' in done.stderr
+  assert 'jax sees no GPU here; run this where jax has one, or add --dry' in done.stderr
   assert not (tmp_path / 'out.json').exists()

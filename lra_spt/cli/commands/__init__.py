@@ -23,5 +23,5 @@ COMMANDS = {  # name: its line in the help
   'export': 'export a table of runs (CSV, JSON, LaTeX, Markdown) or an encoder (safetensors)',
   'submit': 'write finished runs into one file that others can check',
   'verify': 'check such a file: every score again from its predictions',
-  'doctor': 'check that runs and prepared sets are intact: every checksum, every format',
+  'doctor': 'check that runs and prepared sets are intact (every checksum, every format), or a cluster',
 }

@@ -44,21 +44,7 @@ def parser() -> flags.Parser:
   parser.add_argument('--quiet', action='store_true', help='print only the result')
   flags.add_register(parser)
   flags.add_accept_changed_code(parser)
-  parser.add_argument(
-    '--distributed',
-    action='store_true',
-    default=None,
-    help='join the processes of a cluster (automatic on Cloud TPU, SLURM, Kubernetes)',
-  )
-  parser.add_argument('--coordinator', help='host:port of process 0, outside a recognised cluster')
-  parser.add_argument(
-    '--processes',
-    type=flags.whole(1),
-    help='number of processes, outside a recognised cluster; 1: this one alone, in a cluster too',
-  )
-  parser.add_argument(
-    '--process', type=flags.whole(0), help='rank of this process, outside a recognised cluster'
-  )
+  flags.add_joining(parser)
   return parser
 
 
@@ -71,9 +57,7 @@ def main(argv: list[str]) -> int:
 
   for _, workdir, _ in configs:
     run_folder.folder_of(workdir, '--workdir')
-  processes.start_processes(
-    arguments.distributed, arguments.coordinator, arguments.processes, arguments.process
-  )
+  processes.start_processes(**flags.joining(arguments))
   from lra_spt.distributed import heartbeat
 
   with processes.heeding_signals(), heartbeat.watched():
