@@ -26,7 +26,7 @@ ONE_DAY = 24 * 60 * 60.0
 OURS = ('max_steps', 'evaluate_every', 'data_fraction', 'schedule.total_steps', 'schedule.milestones')
 # Everything is transferred, and nothing is frozen.
 PARTS = ours({key: schema.DEFAULTS[key] for key in schema.LATER})
-RECURRENCES = ('s5', 'lru', 'linoss', 'rglru', 'mingru', 'hgrn2')
+RECURRENCES = ('s5', 'lru', 'linoss', 'rglru', 'mingru', 'min_lstm', 'hgrn2')
 
 
 def choose(arg: str, **options):

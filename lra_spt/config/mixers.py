@@ -97,6 +97,7 @@ ROWS = {
     dropout=0.0,
     ssm_lr=0.0,
   ),
+  'min_lstm': _row(_NO_POSITIONS, expansion=1.0, positive=True),
   'mingru': _row(_NO_POSITIONS, expansion=1.0, positive=True),
   'mlstm': _row(_NO_POSITIONS, heads=4, taps=4),
   'performer': _row(**_HEADS, features='relu', random_features=256, redraw=True),

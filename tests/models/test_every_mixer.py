@@ -35,7 +35,16 @@ SMALL = {
   'chunk': 4,
   'rank': 3,
 }
-SCANNED = {'hgrn2', 'linoss', 'lru', 'mamba', 'mingru', 'rglru', 's5'}  # they run a loop even at LENGTH
+SCANNED = {
+  'hgrn2',
+  'linoss',
+  'lru',
+  'mamba',
+  'min_lstm',
+  'mingru',
+  'rglru',
+  's5',
+}  # they run a loop even at LENGTH
 X, OTHER_X, COTANGENT = np.random.default_rng(0).normal(size=(3, 2, LENGTH, WIDTH)).astype(np.float32)
 EARLY = np.arange(LENGTH)[:, None] < VALID
 FULL, CUT = np.int32([LENGTH, LENGTH]), np.int32([VALID, LENGTH])

@@ -1,5 +1,6 @@
-"""minGRU: a GRU whose gates see only the input (Feng et al. 2024, arXiv 2410.01201; checked against the code
-of a third party, not of the authors: `lucidrains/minGRU-pytorch`, commit 38b26e1, `minGRU.py`).
+"""minGRU and minLSTM: a GRU and an LSTM whose gates see only the input (Feng et al. 2024, arXiv 2410.01201;
+checked against the code of a third party, not of the authors: `lucidrains/minGRU-pytorch`, commit 38b26e1,
+`minGRU.py` and `minLSTM.py`).
 """
 
 import jax
@@ -36,6 +37,9 @@ class MinGRU(nnx.Module):
     ConfigError: no channel would be left.
   """
 
+  maps = 2  # of the input, per direction
+  operations = 8  # per position, direction and channel
+
   def __init__(
     self,
     width: int,
@@ -58,7 +62,7 @@ class MinGRU(nnx.Module):
       )
     self.causal, self.positive, self.scan = causal, positive, scan or None
     directions = 1 if causal else 2
-    self.gates = linear(width, directions * 2 * self.inner, bias=False, dtype=dtype, rngs=rngs)
+    self.gates = linear(width, directions * self.maps * self.inner, bias=False, dtype=dtype, rngs=rngs)
     self.has_out = self.inner != width
     if self.has_out:
       self.out = linear(self.inner, width, bias=False, dtype=dtype, rngs=rngs)
@@ -75,14 +79,19 @@ class MinGRU(nnx.Module):
 
   def _recurrences(self, x_BLD):
     """1 - z and z g(c) of each direction, both float32 [B, L, E]."""
-    gates_BLSCE = self.gates(x_BLD).astype(jnp.float32).reshape(*x_BLD.shape[:2], -1, 2, self.inner)
+    gates_BLSCE = self.gates(x_BLD).astype(jnp.float32).reshape(*x_BLD.shape[:2], -1, self.maps, self.inner)
     recurrences = []
     for direction in range(gates_BLSCE.shape[2]):
-      c_BLE, z_BLE = gates_BLSCE[:, :, direction, 0], gates_BLSCE[:, :, direction, 1]
+      c_BLE, *gates = (gates_BLSCE[:, :, direction, i] for i in range(self.maps))
+      z_BLE = self._input_gate(*gates)
       if self.positive:
         c_BLE = jnp.where(c_BLE >= 0, c_BLE + 0.5, jax.nn.sigmoid(c_BLE))
       recurrences.append((jax.nn.sigmoid(-z_BLE), jax.nn.sigmoid(z_BLE) * c_BLE))
     return recurrences
+
+  def _input_gate(self, z_BLE):
+    """z before its sigmoid."""
+    return z_BLE
 
   def _output(self, h_BLE):
     return self.out(h_BLE) if self.has_out else h_BLE
@@ -103,5 +112,22 @@ class MinGRU(nnx.Module):
     return state, self._output(state[:, None])[:, 0]
 
   def flops(self, length: int) -> int:
-    """8 per position, direction and channel: gates and recurrence."""
-    return 8 * length * self.gates.kernel.shape[-1] // 2
+    """`operations` per position, direction and channel: gates and recurrence."""
+    return self.operations * length * self.gates.kernel.shape[-1] // self.maps
+
+
+@register_mixer('min_lstm')
+class MinLSTM(MinGRU):
+  """The recurrence of minGRU with two gates that are divided by their sum, with [c, f', i'] = W x:
+
+      h_t = f_t / (f_t + i_t) h_{t-1} + i_t / (f_t + i_t) g(c_t), f_t = sigmoid(f'_t), i_t = sigmoid(i'_t).
+
+  Everything else, and the options, are those of `MinGRU`: g, W_o, and the bidirectional form, which is ours.
+  """
+
+  maps = 3
+  operations = 16
+
+  def _input_gate(self, f_BLE, i_BLE):
+    """i / (f + i) is the sigmoid of log i - log f."""
+    return jax.nn.log_sigmoid(i_BLE) - jax.nn.log_sigmoid(f_BLE)
