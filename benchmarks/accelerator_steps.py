@@ -78,31 +78,33 @@ def tests(options):
 
 
 def step_rows(options):
-  """Yields a case per step: model, precision, steps per dispatch, placement of the examples, and other ways
-  of running the first model."""
-  waits = 2 if options.dry else STEPS_BETWEEN_WAITS
-  for case, (spec, overrides, count, placement) in _cases(options.dry).items():
-    yield case, functools.partial(_step, f'{spec},regime=scratch', overrides, count, waits, placement)
+  """Yields a case per step: all models in bfloat16, and the first one in other ways, too."""
+  for case, (spec, overrides, count, placement) in step_cases(options.dry).items():
+    waits = 2 if options.dry else 8 if 'pathx' in spec else STEPS_BETWEEN_WAITS  # PathX takes longer
+    yield case, functools.partial(_step, spec, overrides, count, waits, placement)
 
 
-def _cases(dry) -> dict:
+def step_cases(dry) -> dict:
   """{case: (config, overrides, steps per dispatch, placement of the examples)}."""
   if dry:
-    specs, precisions, dispatches, ways = {'demo': DRY}, ('float32',), (1, 2), list(WAYS)[:1]
+    models, dispatches, ways = {'demo': DRY}, (1, 2), list(WAYS)[:1]
   else:
-    specs = {f'{task} {m}': f'configs/{task}.py:model={m}' for task, models in MODELS.items() for m in models}
-    precisions, dispatches, ways = ('bfloat16', 'float32'), (8, 1, 32), WAYS
-  cases, first = {}, next(iter(specs))
-  for (name, spec), precision in itertools.product(specs.items(), precisions):
-    setting = {'runtime.precision': precision}
-    for count in dispatches if name == first else dispatches[:1]:
-      cases[f'step {name} {precision} {count} per dispatch'] = spec, setting, count, 'host'
-    if name == first:
-      case = f'step {name} {precision} {dispatches[-1]} per dispatch, examples on the device'
-      cases[case] = spec, setting, dispatches[-1], 'device'
+    models = {f'{task} {m}': f'configs/{task}.py:model={m}' for task, names in MODELS.items() for m in names}
+    dispatches, ways = (8, 1, 32), WAYS
+  specs = {name: f'{spec},regime=scratch' for name, spec in models.items()}
+  half, full = ({'runtime.precision': precision} for precision in ('bfloat16', 'float32'))
+  most = dispatches[-1]
+  cases = {
+    f'step {name} bfloat16 {dispatches[0]} per dispatch': (spec, half, dispatches[0], 'host')
+    for name, spec in specs.items()
+  }
+  name, spec = next(iter(specs.items()))
+  for precision, setting in (('bfloat16', half), ('float32', full)):
+    case = f'step {name} {precision}'
+    cases |= {f'{case} {count} per dispatch': (spec, setting, count, 'host') for count in dispatches}
+    cases[f'{case} {most} per dispatch, examples on the device'] = spec, setting, most, 'device'
   for way in ways:
-    setting = WAYS[way] | {'runtime.precision': precisions[0]}
-    cases[f'step {first} {precisions[0]} 8 per dispatch, {way}'] = specs[first], setting, 8, 'host'
+    cases[f'step {name} bfloat16 8 per dispatch, {way}'] = spec, WAYS[way] | half, 8, 'host'
   return cases
 
 

@@ -13,6 +13,7 @@ import pytest
 from benchmarks import __main__ as all_benchmarks
 from benchmarks import accelerator, accelerator_steps, epoch, field, harness, trained
 from lra_spt.config import loading
+from lra_spt.runs import build
 
 HEAD = {'what', 'command', 'date', 'commit', 'hardware', 'versions', 'load_average_after'}
 IMAGE = '--cases=image:model=s4'
@@ -212,6 +213,18 @@ def test_accelerator_lists_its_parts(capsys):
   printed = capsys.readouterr().out
   assert len(printed.splitlines()) == len(accelerator.PARTS)
   assert re.search(r'^tests .* \(finished, 1 rows\)$', printed, re.MULTILINE)
+
+
+def test_configs_of_measured_steps():
+  """A name that is wrong would be found on the GPU only, since --dry has other configs."""
+  cases = accelerator_steps.step_cases(dry=False)
+  assert len(cases) == 24
+  for spec, overrides, *_ in cases.values():
+    build.resolve(loading.load(spec, overrides))
+  for spec in accelerator_steps.PROFILED:
+    build.resolve(loading.load(f'{spec},regime=scratch'))
+  for spec, _ in accelerator_steps.proofs(argparse.Namespace(dry=False)):
+    build.resolve(loading.load(spec))
 
 
 def test_a_failed_case_does_not_end_a_part(monkeypatch, capsys, tmp_path):

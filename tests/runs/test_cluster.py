@@ -97,7 +97,7 @@ def accept(repository, compilation_cache, on_devices, tmp_path):
       for i in range(processes)
     ]
     try:
-      printed = [process.communicate(timeout=1200)[0] for process in started]
+      printed = [process.communicate(timeout=3000)[0] for process in started]
     finally:
       for process in started:
         process.kill()

@@ -21,7 +21,7 @@ from lra_spt.errors import ConfigError, touching
 from lra_spt.report.runs import run_folder
 
 REPORT, MEASURED = 'cluster.json', 'measured.json'
-LIMIT = 900.0  # seconds that a child may take
+LIMIT = 1200.0  # seconds that a child may take
 AGAIN, TRIES = 75, 5  # status of a child that asks to be started again; attempts
 STEPS, SAVED_EVERY = 100, 10  # of the pretraining that is killed; a checkpoint takes longer than its steps
 ROWS = 48  # at least, of its batches
@@ -109,6 +109,7 @@ class Children:
     """Runs `checks`: (items by name, the machine, the place of this process or None where they failed)."""
     from_checks, place = self.workdir / MEASURED, self.own / 'place.json'
     given = {'workdir': str(self.workdir), 'config': config, 'place': str(place), 'joining': self.joining}
+    from_checks.unlink(missing_ok=True)  # of a check that was interrupted
     status = self.run('lra_spt.runs.cluster.checks', json.dumps(given))
     found = {'items': {}, 'machine': {}}
     with contextlib.suppress(FileNotFoundError):
@@ -166,18 +167,20 @@ class Children:
     return self._compared(killed_at)
 
   def _compared(self, killed_at: int | None) -> dict:
+    if killed_at is None:
+      return {'passed': False, 'says': f'{STEPS} steps ended before the first checkpoint was seen'}
     whole, killed = (_trained(self.workdir / name) for name in ('whole', 'killed'))
-    same = killed_at is not None and whole == killed
+    same = whole == killed
     how = 'are bitwise equal to' if same else 'differ from'
     numbers = f'{len(killed["losses"])} losses and the weights {how} those of an undisturbed run'
     return {'passed': same, 'says': f'killed after step {killed_at} of {STEPS}: {numbers}', 'step': killed_at}
 
 
 def _trained(workdir: pathlib.Path) -> dict:
-  """The losses of all training steps of a run, and the digests of the best weights of its stages."""
+  """The losses of all steps and validations of a run, and the digests of the best weights of its stages."""
   result = run_folder.read_result(workdir)
   losses = {}
   for folder in run_folder.stages_in(workdir):
-    for line in run_folder.metrics_lines(folder / run_folder.METRICS):
+    for line in filter(None, run_folder.metrics_lines(folder / run_folder.METRICS)):
       losses[folder.name, line['split'], line['step']] = line['loss']
   return {'losses': losses, 'weights': {k: stage['best_digest'] for k, stage in result['stages'].items()}}
