@@ -162,11 +162,17 @@ class ByteTokens:
     return (*map(str, range(self.denoising_classes)), '<mask>')
 
 
+# Kinds of labels. Each names its `scores`, of which one is the main score of a task (the first, unless the
+# task has a `metric`), and its `measures`: all scores that a test reports, see `lra_spt.data.measures`.
+
+
 @dataclasses.dataclass(frozen=True)
 class Classes:
   """Each example has one of `count` classes."""
 
   count: int
+
+  scores = measures = ('accuracy', 'macro_f1')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +181,8 @@ class PerPosition:
   Models answer at every position; padding has no label."""
 
   count: int
+
+  scores = measures = Classes.scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,6 +207,7 @@ class Real:
   measured: bool = False
 
   count = 0
+  scores, measures = ('r2',), ('r2', 'mae', 'rmse')
 
   def __post_init__(self):
     for name, value in (('mean', 0.0), ('std', 1.0), ('range', (-1.0, 1.0))):

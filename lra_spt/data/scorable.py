@@ -20,17 +20,19 @@ def vary(least, largest):
   return largest - least > ROUNDING * (abs(least) + abs(largest))
 
 
-def why_no_r2(count: float, least: float, largest: float) -> str:
-  """The reason why R2 is not defined over so many values from `least` to `largest`; '' if it is defined."""
+def why_no_r2(count: float, least, largest) -> str:
+  """The reason why R2 is not defined over so many values from `least` to `largest`, numbers or [K] of several
+  dimensions; '' if it is defined."""
   if count < 2:
     return 'R2 is not defined over one example'
-  return '' if vary(least, largest) else 'R2 is not defined over values that do not vary'
+  return '' if np.all(vary(least, largest)) else 'R2 is not defined over values that do not vary'
 
 
 def why_no_r2_of(values) -> str:
-  """The reason why R2 is not defined over these values, real numbers [N] with N >= 1; '' if it is defined."""
+  """The reason why R2 is not defined over these values, real numbers [N] or [N, K] with N >= 1; '' if it is
+  defined."""
   values = np.asarray(values, np.float64)
-  return why_no_r2(values.size, float(values.min()), float(values.max()))
+  return why_no_r2(len(values), values.min(0), values.max(0))
 
 
 def remarks(data: dict) -> list[str]:
@@ -66,7 +68,7 @@ def _why_no_r2_of(examples) -> str:
   least, largest = np.inf, -np.inf
   for start in range(0, len(examples), CHUNK):
     label_N = examples.gather(np.arange(start, min(start + CHUNK, len(examples))))['label']
-    least, largest = min(least, float(label_N.min())), max(largest, float(label_N.max()))
+    least, largest = np.minimum(least, label_N.min(0)), np.maximum(largest, label_N.max(0))
     if not (why := why_no_r2(len(examples), least, largest)):
       break
   return why

@@ -47,6 +47,9 @@ class Task:
     labels: `Classes`, `PerPosition` or `Real`.
     splits: rule that assigns examples to splits, see `splits.Splits`.
     groups: names of groups of dependent examples; None if examples are independent.
+    metric: the main score, which chooses checkpoints and stands in tables: 'accuracy' or 'macro_f1' for
+      classes and positions, 'r2' for real numbers; '' is the first of these. Tests report further ones beside
+      it. Errors such as MAE and RMSE are never the main score, because tables count higher as better.
     published: departures of the published code.
     chance: the score of guessing, for readers of a report.
     description: one sentence.
@@ -56,7 +59,8 @@ class Task:
       `lra-spt prepare npz --name <dataset> --raw_dir RAW`.
 
   Raises:
-    ConfigError: a standard deviation of inputs or labels is not above 0, or positions of a pair have labels.
+    ConfigError: a standard deviation of inputs or labels is not above 0, positions of a pair have labels, or
+      the metric is none of these.
   """
 
   name: str
@@ -65,6 +69,7 @@ class Task:
   labels: Classes | PerPosition | Real
   splits: Splits = 'files'
   groups: Groups | None = None
+  metric: str = ''
   published: Published = Published()
   chance: str = ''
   description: str = ''
@@ -81,6 +86,11 @@ class Task:
         )
     if self.per_position and self.documents == 2:
       raise ConfigError(f'Task {self.name!r} has pairs, whose positions have no labels; give it Classes.')
+    if self.score not in (scores := self.labels.scores):
+      raise ConfigError(
+        f'Task {self.name!r} has the metric {self.metric!r}, but the main score of such labels is one of '
+        f'{", ".join(scores)}; correct it.'
+      )
 
   @property
   def length(self) -> int:
@@ -111,6 +121,11 @@ class Task:
   def regression(self) -> bool:
     """True if labels are real numbers."""
     return isinstance(self.labels, Real)
+
+  @property
+  def score(self) -> str:
+    """The main score, see `metric`."""
+    return self.metric or self.labels.scores[0]
 
   @property
   def per_position(self) -> bool:
@@ -190,7 +205,8 @@ class Task:
   @property
   def cautions(self) -> tuple[str, ...]:
     """Sentences on what the test set can and cannot show, for every result with these splits."""
-    score, groups = 'R2' if self.regression else 'accuracy', self.groups
+    names = {'r2': 'R2', 'macro_f1': 'macro-F1', 'auroc': 'AUROC'}
+    score, groups = names.get(self.score, self.score), self.groups
     published = ', as in the published code' if self.splits == self.published.splits else ''
     if self.splits == 'reused':
       return (

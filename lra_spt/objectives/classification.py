@@ -44,7 +44,12 @@ class Classification(OneAnswer):
   @property
   def selection(self) -> tuple[str, str]:
     """The validation metric that chooses the checkpoint, and its mode."""
-    return 'accuracy', 'max'
+    return self.task.score, 'max'
+
+  @property
+  def of_all_predictions(self) -> tuple[str, ...]:
+    """The selection metric, if it is no sum over examples."""
+    return () if self.task.score == 'accuracy' else (self.task.score,)
 
   @property
   def constant_loss(self) -> float:

@@ -113,6 +113,11 @@ class Objective(Protocol):
     is not defined is compared by its loss."""
 
   @property
+  def of_all_predictions(self) -> tuple[str, ...]:
+    """Names of further metrics, keys of `lra_spt.data.measures.MEASURES`, which an evaluation computes on the
+    host from all predictions at once, because they are no sums over examples. The default is ()."""
+
+  @property
   def constant_loss(self) -> float | None:
     """The approximate loss of an answer that ignores the input. A stage that ends above twice this value
     counts as diverged. It is None, or not defined, if no such value is known."""

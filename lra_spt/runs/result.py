@@ -65,10 +65,11 @@ def score(run: ActiveRun) -> str:
   result_in = f'result in {run.workdir / run_folder.RESULT}'
   if test[metric] is None:
     return f'no test {metric} {where}: {run.result["metrics"]["undefined"]["test"][metric]}; {result_in}'
-  constant = 'always the mean label of these: 0'
-  if not run.stages['finetune'].task.regression:
-    constant = f'always the most frequent class: {test["majority"]:.4f}'
-  return f'test {metric} {test[metric]:.4f} {where} ({constant}); {result_in}'
+  constants = {
+    'r2': ' (always the mean label of these: 0)',
+    'accuracy': f' (always the most frequent class: {test.get("majority", 0):.4f})',
+  }
+  return f'test {metric} {test[metric]:.4f} {where}{constants.get(metric, "")}; {result_in}'
 
 
 def divergences(run: ActiveRun) -> list[str]:

@@ -7,7 +7,7 @@ not matter, a comment does: after an edit that changes no number, ACCEPT lets a 
 typed into a notebook has no file; the hash covers the source of the class, of what it names in the notebook,
 and of the user modules among that.
 
-The hash of a task covers what training reads from it: inputs, labels and splits.
+The hash of a task covers what training reads from it: inputs, labels, splits and metric.
 """
 
 import ast
@@ -70,6 +70,7 @@ def digest_of_task(task) -> str:
   fingerprint.
   """
   fields = {name: _fields(getattr(task, name)) for name in ('inputs', 'labels', 'splits', 'published')}
+  fields |= {'metric': task.metric} if task.metric else {}
   return f'fields:{hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]}'
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lra_spt.data import pipeline
+from lra_spt.data import measures, pipeline
 from lra_spt.data.examples import Examples
 from lra_spt.distributed import processes, settings, sharding
 from lra_spt.errors import ConfigError, Interrupted, NonFiniteError
@@ -53,7 +53,7 @@ class Measured:
   metrics: {name: value}, None for a metric that is not defined.
   undefined: {name: why} of these.
   predictions: arrays index, label and prediction, each [N] in stored order, the latter two [N, L] for labels
-    of positions; None if they were not asked for.
+    of positions; None if nothing needs them.
   """
 
   metrics: dict[str, float | None]
@@ -102,7 +102,8 @@ class Evaluator:
     Raises:
       Interrupted: the process was asked to end.
     """
-    drop_last = self.drop_last and not whole
+    drop_last, further = self.drop_last and not whole, getattr(self.objective, 'of_all_predictions', ())
+    gathers = predictions or bool(further)
     if drop_last:
       check_fills_a_batch(examples, self.batch_size)
     count, keys = len(seeds), [evaluation_key(seed) for seed in seeds]
@@ -125,14 +126,14 @@ class Evaluator:
         batch = sharding.to_devices(local, self.mesh, self.batch_size, rows)
         collected, predicted = self._step(state['params'], state['stats'], batch, key, collected)
         in_flight.add(jax.tree.leaves(collected)[0], 1)
-        if predictions:
+        if gathers:
           parts.append(self._everywhere((batch['weight'], batch['index'], batch['label'], predicted)))
     members = [population.member(collected, i, self.mesh) for i in range(count)]
     answers = [None] * count
-    if predictions:
+    if gathers:
       answers = _concatenate(parts, count, population.stacks(self.mesh))
     return [
-      _measured(*each, examples, functools.partial(population.member, state, i, self.mesh))
+      _measured(*each, further, examples, functools.partial(population.member, state, i, self.mesh))
       for i, each in enumerate(zip(members, answers, strict=True))
     ]
 
@@ -146,8 +147,11 @@ def check_fills_a_batch(examples: Examples, batch_size: int) -> None:
     )
 
 
-def _measured(collected, predictions, examples, state) -> Measured | NonFiniteError:
-  """Makes what was measured from the merged collection of a run; state() returns its state."""
+def _measured(collected, predictions, further, examples, state) -> Measured | NonFiniteError:
+  """Makes what was measured from the merged collection of a run; state() returns its state.
+
+  further: names of metrics that are computed from the predictions.
+  """
   metrics = {name: float(value) for name, value in collected.compute().items()}
   if not float(getattr(collected.loss, 'count', 1)):
     return NonFiniteError(
@@ -169,6 +173,10 @@ def _measured(collected, predictions, examples, state) -> Measured | NonFiniteEr
     reason = getattr(getattr(collected, name), 'why_undefined', str)()
     if reason or not np.isfinite(value):
       undefined[name] = reason or f'{name} is {value} over these examples'
+  if further:
+    label, prediction = predictions['label'], predictions['prediction']
+    metrics |= measures.measured(further, label, prediction)
+    undefined |= {n: measures.why_undefined(n, label) for n in further if not np.isfinite(metrics[n])}
   return Measured(metrics | dict.fromkeys(undefined), undefined, predictions)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lra_spt.config.protocol import CLEAN, PAPER
 from lra_spt.data import scorable
 from lra_spt.data.tasks import Bytes, Classes, PerPosition, Published, Task, Tokens, Values, get_task
-from lra_spt.errors import FieldError
+from lra_spt.errors import ConfigError, FieldError
 from lra_spt.models.heads import HeadSpec
 from lra_spt.objectives import (
   R2,
@@ -380,6 +380,11 @@ def test_selection_follows_loss_and_protocol():
   assert CausalDenoising(get_task('speech_commands')).selection == ('r2', 'max')
   assert CausalDenoising(get_task('speech_commands'), PAPER).selection == ('mae', 'max')
   assert Classification(TOKENS).selection == ('accuracy', 'max')
+  assert Classification(TOKENS).of_all_predictions == ()
+  by_f1 = Classification(dataclasses.replace(TOKENS, metric='macro_f1'))
+  assert (by_f1.selection, by_f1.of_all_predictions) == (('macro_f1', 'max'), ('macro_f1',))
+  with pytest.raises(ConfigError, match="metric 'r2', but the main score of such labels is one of accuracy"):
+    dataclasses.replace(TOKENS, metric='r2')
 
 
 def test_wrong_mask_rates_are_refused():

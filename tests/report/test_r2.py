@@ -1,11 +1,16 @@
 """Intervals of R2: against the jackknife written out, by their properties, and by how often they cover."""
 
+import functools
 import math
 
 import numpy as np
 import pytest
 
+from lra_spt.data.measures import r2
 from lra_spt.report.statistics import intervals as statistics
+from lra_spt.report.statistics import jackknife
+
+r2_units = functools.partial(jackknife.score_units, 'r2')
 
 
 def drawn(seed, units, size=1, *, between=0.0, spread=0.0):
@@ -24,17 +29,17 @@ def r2_of(label_N, prediction_N):
 
 def test_r2_is_that_of_its_definition():
   label_N, prediction_N, _ = drawn(0, 40)
-  assert statistics.r2(label_N, prediction_N) == pytest.approx(r2_of(label_N, prediction_N))
-  assert statistics.r2(label_N, np.full(40, label_N.mean())) == pytest.approx(0)
-  assert statistics.r2(label_N, label_N) == 1
-  assert math.isnan(statistics.r2(np.ones(5), np.zeros(5)))
+  assert r2(label_N, prediction_N) == pytest.approx(r2_of(label_N, prediction_N))
+  assert r2(label_N, np.full(40, label_N.mean())) == pytest.approx(0)
+  assert r2(label_N, label_N) == 1
+  assert math.isnan(r2(np.ones(5), np.zeros(5)))
 
 
 @pytest.mark.parametrize('units, size', [(40, 1), (6, 9)])
 def test_units_are_the_jackknife(units, size):
   label_N, prediction_N, group_N = drawn(1, units, size, between=1.0)
   shuffle_N = np.random.default_rng(2).permutation(units * size)
-  found_G = statistics.r2_units(label_N[shuffle_N], prediction_N[shuffle_N], 7 * group_N[shuffle_N] + 3)
+  found_G = r2_units(label_N[shuffle_N], prediction_N[shuffle_N], 7 * group_N[shuffle_N] + 3)
   without = np.array([r2_of(label_N[group_N != g], prediction_N[group_N != g]) for g in range(units)])
   assert found_G.mean() == pytest.approx(r2_of(label_N, prediction_N))
   np.testing.assert_allclose(np.diff(found_G), -(units - 1) * np.diff(without), rtol=1e-6, atol=1e-9)
@@ -42,13 +47,13 @@ def test_units_are_the_jackknife(units, size):
   tukey = (units - 1) / units * np.sum((without - without.mean()) ** 2)
   assert found_G.var(ddof=1) / units == pytest.approx(tukey)
   if size == 1:
-    np.testing.assert_allclose(statistics.r2_units(label_N, prediction_N), found_G)
+    np.testing.assert_allclose(r2_units(label_N, prediction_N), found_G)
 
 
 def test_units_do_not_depend_on_where_labels_lie():
   label_N, prediction_N, group_N = drawn(3, 8, 5)
-  units = statistics.r2_units(label_N, prediction_N, group_N)
-  moved = statistics.r2_units(1e6 + 3 * label_N, 1e6 + 3 * prediction_N, group_N)
+  units = r2_units(label_N, prediction_N, group_N)
+  moved = r2_units(1e6 + 3 * label_N, 1e6 + 3 * prediction_N, group_N)
   np.testing.assert_allclose(moved, units, rtol=1e-6)
 
 
@@ -63,7 +68,7 @@ def test_units_do_not_depend_on_where_labels_lie():
 )  # the last has no variation without its first example
 def test_too_little_to_compute(case):
   label_N, prediction_N, group_N = (None if part is None else np.array(part) for part in case)
-  assert statistics.r2_units(label_N, prediction_N, group_N) is None
+  assert r2_units(label_N, prediction_N, group_N) is None
 
 
 def test_interval_by_hand():
@@ -80,7 +85,7 @@ def test_interval_by_hand():
 
 def test_two_groups_that_differ_wildly_bound_nothing():
   label_N, prediction_N = np.array([0, 100, 50, 50.001]), np.array([0, 100, 20, 80.0])
-  interval = statistics.r2_interval(statistics.r2_units(label_N, prediction_N, np.array([0, 0, 1, 1])))
+  interval = statistics.r2_interval(r2_units(label_N, prediction_N, np.array([0, 0, 1, 1])))
   assert interval.estimate == pytest.approx(1 - 1800 / 5000, abs=1e-4)
   assert interval.low == -math.inf
   assert not interval.known
@@ -90,9 +95,9 @@ def test_windows_of_one_recording_do_not_count_as_many():
   """The same 20 recordings in 1 or 30 windows each, whose errors are all but alike, tell about the same."""
   label_N, prediction_N, group_N = drawn(5, 20)
   repeated = [np.repeat(part, 30) for part in (label_N, prediction_N, group_N)]
-  once = statistics.r2_interval(statistics.r2_units(label_N, prediction_N))
-  grouped = statistics.r2_interval(statistics.r2_units(*repeated))
-  ignored = statistics.r2_interval(statistics.r2_units(*repeated[:2]))
+  once = statistics.r2_interval(r2_units(label_N, prediction_N))
+  grouped = statistics.r2_interval(r2_units(*repeated))
+  ignored = statistics.r2_interval(r2_units(*repeated[:2]))
   assert (grouped.low, grouped.high) == (pytest.approx(once.low), pytest.approx(once.high))
   assert ignored.high - ignored.low < (once.high - once.low) / 4
 
@@ -114,6 +119,6 @@ def test_coverage(units, size, options, lowest):
   held = 0
   for seed in range(600):
     label_N, prediction_N, group_N = drawn(seed, units, size, **options)
-    interval = statistics.r2_interval(statistics.r2_units(label_N, prediction_N, group_N))
+    interval = statistics.r2_interval(r2_units(label_N, prediction_N, group_N))
     held += interval.low <= truth <= interval.high
   assert lowest <= held / 600 <= 0.985

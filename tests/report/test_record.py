@@ -134,7 +134,7 @@ def test_of_a_regression_in_groups(record, held_out, tiny_data, monkeypatch):
   assert status == 0, said
   result = run_folder.read_result(folder)
   assert result['metrics']['test'] == pytest.approx(
-    {'r2': 1 - 24 / np.sum((label - 80.0) ** 2), 'mae': 1.0, 'examples': 24}
+    {'r2': 1 - 24 / np.sum((label - 80.0) ** 2), 'mae': 1.0, 'rmse': 1.0, 'examples': 24}
   )
   assert result['groups'] == {'name': 'patients', 'members': 'windows'}
   assert np.load(folder / 'predictions.npz')['group'].tolist() == [k // 4 for k in range(24)]

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from lra_spt.cli import main as cli
+from lra_spt.data import measures
 from lra_spt.report import export
 from lra_spt.report.pages import charts, leaderboard, report, styles
 from lra_spt.report.runs import run_folder
 from lra_spt.report.runs.run import read_run
-from lra_spt.report.statistics import intervals as statistics
 from lra_spt.report.study.any_folder import read_any
 from lra_spt.report.study.arms import score_text
 from lra_spt.report.study.text import text
@@ -110,7 +110,7 @@ def test_predictions_without_any_error_or_sense_break_no_page(write_run, tmp_pat
   for regime, seed in itertools.product(('scratch', 'masked'), range(2)):
     noise_N = np.random.default_rng(seed + 2 * (regime == 'masked')).normal(size=30)
     prediction_N = (label_N + scale * noise_N).astype(np.float32)
-    value = statistics.r2(label_N, prediction_N)
+    value = measures.r2(label_N, prediction_N)
     facts = {'metrics': {'test': {'r2': value, 'examples': 30}}}
     run = write_run(f'{regime}{seed}', classes=0, examples=30, regime=regime, seed=seed, facts=facts)
     np.savez(run / 'predictions.npz', index=np.arange(30), label=label_N, prediction=prediction_N)

@@ -59,17 +59,16 @@ def main(argv: list[str]) -> int:
 
 def describe(run, split, metrics, arrays) -> str:
   """Formats the score with its interval, then every metric."""
-  from lra_spt.data import scorable
+  from lra_spt.data import measures
   from lra_spt.report.runs import metrics as test_metrics
-  from lra_spt.report.statistics import intervals as statistics
-  from lra_spt.report.statistics import scores
+  from lra_spt.report.statistics import intervals, jackknife, scores
 
   score, what = scores.SCORES[run.built.objective.selection[0]], 'example'
   if run.task.per_position:
     arrays, what = test_metrics.by_position(arrays), 'position'
   examples, group_N = len(arrays['index']), arrays.get('group')
   name = run.task.groups.name if run.task.groups and group_N is not None else 'examples'
-  units = statistics.score_units(score.is_share, arrays['label'], arrays['prediction'], group_N)
+  units = jackknife.score_units(score.key, arrays['label'], arrays['prediction'], group_N)
   grouped = group_N is not None
   listed = [
     f'  {key} {"not defined" if value is None else format(value, ".6g")}'
@@ -77,9 +76,9 @@ def describe(run, split, metrics, arrays) -> str:
     if key not in ('examples', 'positions')
   ]
   if metrics[score.key] is None:
-    why = scorable.why_no_r2_of(arrays['label'])
+    why = measures.why_undefined(score.key, arrays['label'])
     return '\n'.join([f'no {split} {score.name}: {why} ({examples:,} in all, step {run.step:,})', *listed])
-  interval = statistics.score_interval(score.is_share, metrics[score.key], examples, units, grouped, name)
+  interval = intervals.score_interval(score, metrics[score.key], examples, units, grouped, name)
   known = 'no interval known' if math.isnan(interval.low) else f'95 % interval {score.limits(interval)}'
   return '\n'.join(
     [
@@ -110,7 +109,8 @@ def compare(workdir, metrics, arrays) -> tuple[bool, str]:
     if index_N.shape != order.shape or (index_N != arrays['index'][order]).any():
       return False, f'{parts[0]} on other test examples, so the two cannot be compared.'
     moved = abs(prediction_N - arrays['prediction'][order])
-    differ = (moved > 0).sum() if score.is_share else (moved > 1e-3 * max(1.0, abs(prediction_N).max())).sum()
+    tolerated = 1e-3 * max(1.0, abs(prediction_N).max()) if prediction_N.dtype.kind == 'f' else 0
+    differ = (moved.reshape(len(moved), -1).max(1) > tolerated).sum()
     parts.append(f'{differ:,} of {len(index_N):,} predictions differ from predictions.npz')
   same = now is run.value is None if None in (now, run.value) else abs(now - run.value) <= score.tolerance
   return same, f'{"Equal" if same else "NOT equal"}: {", ".join(parts)}.'

@@ -2,6 +2,7 @@
 
 from lra_spt.report.pages import charts, styles
 from lra_spt.report.runs.run import STAGE_NAMES
+from lra_spt.report.statistics.scores import SCORES
 
 
 def of_table(table) -> list[dict]:
@@ -18,9 +19,10 @@ def over_steps(table) -> list[dict]:
   drawn, on_training = [], table.record['show'] == 'curves'
   for column in table.columns:
     for stage, words in STAGE_NAMES.items():
-      for metric in ('accuracy', 'r2', 'mae'):
+      for metric in (*SCORES, 'mae'):
         lines = _lines(table, column, lambda run, s=stage, m=metric: _of_steps(run, s, m, on_training))
-        chart = _chart(f'{column}, {words}', lines, 'steps', metric, percent=metric == 'accuracy')
+        share = metric in SCORES and SCORES[metric].in_percent
+        chart = _chart(f'{column}, {words}', lines, 'steps', metric, percent=share)
         drawn += [chart] if chart else []
         if chart and stage == 'finetune':
           break
@@ -37,7 +39,7 @@ def over_operations(table) -> list[dict]:
       lines = _lines(table, column, of_operations)
       xlabel, ylabel = 'FLOPs of training, pretraining included', f'{scores[0].name} on validation'
       caption = f'{column}, over everything trained'
-      chart = _chart(caption, lines, xlabel, ylabel, percent=scores[0].is_share)
+      chart = _chart(caption, lines, xlabel, ylabel, percent=scores[0].in_percent)
       drawn += [chart] if chart else []
   return drawn
 

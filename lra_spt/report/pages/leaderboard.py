@@ -167,10 +167,10 @@ def _task_views(task, shown, cells):
 
 def _printed_line(row, value, score):
   return {
-    'value': value / 100 if score.is_share else value,
+    'value': value / 100 if score.in_percent else value,
     'model': row.model,
     'training': row.regime,
-    'score': f'{value:.2f} %' if score.is_share else f'{value:.3f}',
+    'score': f'{value:.2f} %' if score.in_percent else f'{value:.3f}',
     'limits': DASH,
     'seeds': row.seeds or 'not given',
     'protocol': 'published',
@@ -210,7 +210,7 @@ def _averages_view(printed, cells):
   own = {}
   for cell in cells:
     run = cell.runs[0]
-    if cell.score.is_share and run.task in published.LRA:
+    if cell.score.counts and run.task in published.LRA:
       own.setdefault((run.model, cell.training, run.protocol), {})[run.task] = cell.arm
   for (model, training, protocol), arms in own.items():
     values = {task: 100 * arm.score.estimate for task, arm in arms.items()}

@@ -47,9 +47,9 @@ def _way(cell):
 
 
 def _panel(cells, pairs, score):
-  scale = 100 if score.is_share else 1
+  scale = 100 if score.in_percent else 1
   constants = [constant for cell in cells if (constant := constant_score(cell.arm.first)) is not None]
-  values = [v for cell in cells for v in _limits(cell.arm.score)] + constants * score.is_share
+  values = [v for cell in cells for v in _limits(cell.arm.score)] + constants * score.in_percent
   x = charts.axis(values, *SCORES, bounds=score.bounds)
   gains = [pairs[cell] for cell in cells if cell in pairs]
   g = charts.axis([0.0, *(v for pair in gains for v in _limits(pair.interval))], *GAINS)
@@ -59,11 +59,11 @@ def _panel(cells, pairs, score):
     by_model.setdefault(cell.arm.model, []).append(cell)
   titled = {model: len(set(map(_style, same))) < len(same) for model, same in by_model.items()}
   height = y + sum(NAME + (LANE + NAME * titled[model]) * len(same) for model, same in by_model.items())
-  drawn.append(_scale(x, score.title + (', %' if score.is_share else ''), SCORES, height, scale, 4))
+  drawn.append(_scale(x, score.title + (', %' if score.in_percent else ''), SCORES, height, scale, 4))
   if gains:
-    drawn.append(_scale(g, 'Gain' + (', points' if score.is_share else ''), GAINS, height, scale, 3))
+    drawn.append(_scale(g, 'Gain' + (', points' if score.in_percent else ''), GAINS, height, scale, 3))
     drawn.append(f'<path d="M{g(0.0):.1f} 20V{height}" stroke="var(--faint)" stroke-width="1"/>')
-  if constants and score.is_share:
+  if constants and score.in_percent:
     at = x(sum(constants) / len(constants))
     drawn.append(
       f'<path d="M{at:.1f} 20V{height}" stroke="var(--faint)" stroke-dasharray="2 3">'

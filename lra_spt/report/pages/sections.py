@@ -227,7 +227,7 @@ def _cost(points):
     for number, (cell, style, flops, *_) in enumerate(points, 1)
     if flops
   ]
-  svg = charts.scatter(dots, 'FLOPs of training', score.name, percent=score.is_share)
+  svg = charts.scatter(dots, 'FLOPs of training', score.name, percent=score.in_percent)
   return {'rows': rows, 'svg': svg}
 
 

@@ -10,9 +10,8 @@ from lra_spt.report.statistics.scores import SCORES
 from lra_spt.report.study import baselines
 from lra_spt.report.study import table as tables
 
-TRAINED = ('accuracy', 'r2')  # what is drawn of a stage: the first that it measures
+TRAINED = ('accuracy', 'r2', 'macro_f1', 'auroc')  # what is drawn of a stage: the first that it measures
 SCRATCH_DASH = '6 2'
-_BEST = {'accuracy': 'up to', 'r2': 'R\u00b2 up to'}
 
 
 def figures(table) -> list[dict]:
@@ -46,7 +45,7 @@ def _along_the_axis(table):
       if points:
         style = dataclasses.replace(styles.of_row(number), dash=dash)
         lines.append(charts.Line(row + kind, style, (tuple(zip(*points, strict=True)),)))
-  shares = all(cell.score.is_share for cell in table.cells.values())
+  shares = all(cell.score.in_percent for cell in table.cells.values())
   chart = table.record['chart']
   labels, caption = (chart['x'], chart['y']), chart['y'][:1].upper() + chart['y'][1:]
   return _line_figure(caption, lines, *labels, percent=shares, xlog=chart['log'])
@@ -96,7 +95,7 @@ def _placed(table, row):
 
 def _baseline(table, cell):
   """The cell from scratch that a cell's accuracy gains over; None without one, or where a seed diverged."""
-  if not (cell.arm and cell.arm.pretrained and cell.score.is_share):
+  if not (cell.arm and cell.arm.pretrained and cell.score.counts):
     return None
   base = next(iter(baselines.of(cell, table.cells.values())), None)
   return None if base is None or base.diverged or cell.diverged else base
@@ -108,7 +107,7 @@ def _bars(table):
   groups = []
   for column in table.columns:
     cells = {row: table.cells.get((row, column)) for row in table.rows}
-    if all(cell.score.is_share for cell in cells.values() if cell):
+    if all(cell.score.counts for cell in cells.values() if cell):
       groups.append((column, [_bar(row, column, cell, looks[row]) for row, cell in cells.items()]))
   if table.conventions:
     means = {row: {name: both for name, *both in table.averages(row)} for row in table.rows}
@@ -161,10 +160,16 @@ def _training(table, column):
         style = dataclasses.replace(styles.of_row(len(lines)), dash=SCRATCH_DASH * (cell.regime == 'scratch'))
         name = f'{row}: {words}' if cell.regime != 'scratch' else row
         best = np.mean([values.max() for _, values in curves])
-        lines.append(charts.Line(f'{name}, {_BEST[metric]} {SCORES[metric].show(best)}', style, curves))
+        lines.append(charts.Line(f'{name}, {_best(metric, best)}', style, curves))
   names = ' and '.join(SCORES[metric].name for metric in TRAINED if metric in drawn)
   caption = f'{column}: {names} on training examples'
   return _line_figure(caption, lines, 'epochs of the stage', names.replace(' and ', ', '))
+
+
+def _best(metric, value):
+  """'up to 81.2 %', with the name of a score that is no accuracy."""
+  score = SCORES[metric]
+  return f'{"" if score.counts else f"{score.name} "}up to {score.show(value)}'
 
 
 def _of_epochs(runs, stage):

@@ -3,13 +3,14 @@
 The module needs no jax.
 """
 
+import math
+
 import numpy as np
 
-from lra_spt.data import scorable
+from lra_spt.data import measures
 from lra_spt.data.examples import Examples
 from lra_spt.data.parts import UNLABELLED
 from lra_spt.data.tasks import Task
-from lra_spt.report.statistics import intervals as statistics
 
 
 def complete(
@@ -25,29 +26,32 @@ def complete(
     examples: the test split.
 
   Returns:
-    `test` with `examples` (their number), for labels of positions `positions` (those with one) and, of a
-    classification, `majority` (the share of the most frequent class), its accuracy or R2 in float64, where
-    float32 loses digits that decide how it is rounded;
-    `undefined` with R2 where the stored labels do not vary; `predictions` with `group`, int32 [N], where
-    examples belong together.
+    `test` with `examples` (their number), for labels of positions `positions` (those with one), where an
+    example or position has one class `majority` (the share of the most frequent), and all scores of such
+    labels. Accuracy and R2 are those in float64, where float32 loses digits that decide how they are rounded;
+    `undefined` with scores that are not defined over these labels; `predictions` with `group`, int32 [N],
+    where examples belong together.
   """
-  test = test | {'examples': len(predictions['index'])}
   counted = by_position(predictions)
   label_N, prediction_N = counted['label'], counted['prediction']
+  test = test | {'examples': len(predictions['index'])}
   if task.per_position:
     test['positions'] = len(label_N)
-  if task.regression:
-    name, exact = 'r2', statistics.r2(label_N, prediction_N)
-    rounding = 1e-4 * max(1.0, 1 - exact)
-  else:
-    test['majority'] = statistics.majority(label_N)
-    name, exact, rounding = 'accuracy', float((prediction_N == label_N).mean()), 1e-6
-  if task.regression and name in test and (why := scorable.why_no_r2_of(label_N)):
-    test[name], undefined = None, undefined | {name: why}
-  elif test.get(name) is not None and abs(test[name] - exact) < rounding:  # else an objective's own measure
-    test[name] = exact
+  if label_N.dtype.kind == 'i':
+    test['majority'] = measures.constant('accuracy', label_N)
+  for name, exact in measures.measured(task.labels.measures, label_N, prediction_N).items():
+    if math.isnan(exact):
+      test[name], undefined = None, undefined | {name: measures.why_undefined(name, label_N)}
+    elif name not in test or _differ_by_rounding(name, test[name], exact):
+      test[name] = exact
   group_N = examples.groups(predictions['index'])
   return test, undefined, predictions | ({} if group_N is None else {'group': group_N})
+
+
+def _differ_by_rounding(name, value, exact) -> bool:
+  """True for an accuracy or R2 that float32 explains; else it is an objective's own measure."""
+  rounding = {'accuracy': 1e-6, 'r2': 1e-4 * max(1.0, 1 - exact)}.get(name, 0.0)
+  return value is not None and abs(value - exact) < rounding
 
 
 def by_position(predictions: dict) -> dict:
@@ -61,7 +65,7 @@ def by_position(predictions: dict) -> dict:
     and, where there is none, `group`: positions of one example are right and wrong together.
   """
   label_NL = predictions['label']
-  if label_NL.ndim == 1:
+  if label_NL.ndim == 1 or label_NL.dtype.kind not in 'iu':
     return predictions
   n_P, place_P = np.nonzero(label_NL != UNLABELLED)
   index_N = predictions['index'].astype(np.int64)

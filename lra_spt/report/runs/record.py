@@ -10,11 +10,10 @@ from lra_spt import files
 from lra_spt.config.protocol import get_protocol
 from lra_spt.config.regimes import get_regime
 from lra_spt.data import examples as examples_lib
-from lra_spt.data.tasks import Task, get_task
+from lra_spt.data.tasks import get_task
 from lra_spt.errors import ConfigError, DataError, MissingFile, one_line
 from lra_spt.report.runs import metrics as test_metrics
 from lra_spt.report.runs import run_folder
-from lra_spt.report.statistics import intervals as statistics
 
 ARRAYS = ('index', 'label', 'prediction')
 CHUNK = 1024  # examples read at a time, of which only the labels are kept
@@ -75,7 +74,7 @@ def record(predictions, out, facts: StatedFacts, task: str, data_dir) -> dict:
   refuse_used(out, predictions)
   test = examples_lib.open_split(task, 'test', data_dir)
   arrays = checked(predictions, test)
-  metrics, undefined, arrays = test_metrics.complete(task, scores(task, arrays), {}, arrays, test)
+  metrics, undefined, arrays = test_metrics.complete(task, {}, {}, arrays, test)
   stages = run_folder.STAGES if regime.objective else run_folder.STAGES[1:]
   optional = {'arm': facts.arm, 'parameters': facts.parameters}
   result = {
@@ -84,7 +83,7 @@ def record(predictions, out, facts: StatedFacts, task: str, data_dir) -> dict:
     'causal': regime.causal or facts.causal,
     'protocol': facts.protocol,
     'seed': facts.seed,
-    'metric': 'r2' if task.regression else 'accuracy',
+    'metric': task.score,
     'metrics': test_metrics.of_splits({}, {'metrics': metrics, 'undefined': undefined}),
     'stages': {name: {} for name in stages},
     'date': datetime.date.today().isoformat(),
@@ -218,15 +217,3 @@ def labels(examples: examples_lib.Examples) -> np.ndarray:
   starts = range(0, len(examples), CHUNK)
   parts = [examples.gather(np.arange(a, min(a + CHUNK, len(examples))))['label'] for a in starts]
   return np.concatenate(parts)
-
-
-def scores(task: Task, arrays: dict[str, np.ndarray]) -> dict[str, float]:
-  """{'accuracy'}, or of a regression {'r2', 'mae'}, as training counts them; NaN for an undefined R2."""
-  arrays = test_metrics.by_position(arrays)
-  label_N, prediction_N = arrays['label'], arrays['prediction']
-  if not task.regression:
-    return {'accuracy': float(np.mean(prediction_N == label_N))}
-  return {
-    'r2': statistics.r2(label_N, prediction_N),
-    'mae': float(np.abs(prediction_N.astype(np.float64) - label_N).mean()),
-  }

@@ -9,16 +9,22 @@ import numpy as np
 from lra_spt import files
 from lra_spt.config import loading
 from lra_spt.config.values import is_number
-from lra_spt.data import scorable
+from lra_spt.data import measures
 from lra_spt.errors import DamagedFile, MissingFile, one_line
 from lra_spt.files import checksums
 from lra_spt.report.runs import inside, kernels, metrics, restored, run_folder
 from lra_spt.report.runs.arm_key import SHUFFLED, key_of
-from lra_spt.report.statistics import intervals as statistics
+from lra_spt.report.statistics import jackknife
 from lra_spt.report.statistics.scores import SCORES
 
 STAGES = run_folder.STAGES
 RECORDED = '\u2020'  # beside numbers that come from predictions made elsewhere
+# Dtypes of labels and predictions in predictions.npz, by that of labels: classes, several labels, numbers.
+_KINDS = {
+  'i': {'label': 'iu', 'prediction': 'iu'},
+  'b': {'label': 'b', 'prediction': 'f'},
+  'f': {'label': 'f', 'prediction': 'f'},
+}
 STAGE_NAMES = {'pretrain': 'self-pretraining', 'finetune': 'finetuning'}
 
 
@@ -71,7 +77,7 @@ class FinishedRun:
     if self.test[key] is None:
       return self.result['metrics']['undefined']['test'][key]
     if key == 'r2' and self.predictions is not None:
-      return scorable.why_no_r2_of(self.predictions[1])
+      return measures.why_undefined(key, self.predictions[1])
     return ''
 
   @property
@@ -91,8 +97,9 @@ class FinishedRun:
   def predictions(self):
     """(index, label, prediction), [N] each, sorted by index; None when there is no predictions.npz.
 
-    int64; for a regression label and prediction are float64. Labels of positions make a row of each position
-    that counts, with the index of its example times L plus its place.
+    int64; for a regression label and prediction are float64, [N] or [N, K], and for several labels bool and
+    float64 [N, K]. Labels of positions make a row of each position that counts, with the index of its example
+    times L plus its place.
     """
     return None if self._stored is None else self._stored[:3]
 
@@ -110,39 +117,39 @@ class FinishedRun:
         f'{path} is damaged and cannot be read ({one_line(error)}); {run_folder.REPEAT}, or delete the file '
         'to do without paired comparisons.'
       ) from error
-    real = ('label', 'prediction') if self.score.key == 'r2' else ()
-    of_positions = arrays['label'].ndim == 2 and not real
-    shapes = {a.shape[:1] if of_positions else a.shape for a in arrays.values()}
+    kinds = {'index': 'iu', 'group': 'iu'} | _KINDS.get(arrays['label'].dtype.kind, _KINDS['i'])
+    if self.score.key == 'r2':
+      kinds |= _KINDS['f']
+    elif self.score.counts:
+      kinds |= _KINDS['i']
     if (
-      len(shapes) > 1
-      or arrays['index'].ndim != 1
+      len({a.shape[:1] for a in arrays.values()}) > 1
+      or any(a.ndim != 1 for name, a in arrays.items() if name in ('index', 'group'))
+      or arrays['label'].ndim not in (1, 2)
       or arrays['label'].shape != arrays['prediction'].shape
       or not arrays['index'].size
-      or any(
-        a.dtype.kind not in ('f' if name in real else 'iu') or not np.isfinite(a).all()
-        for name, a in arrays.items()
-      )
+      or any(a.dtype.kind not in kinds[name] or not np.isfinite(a).all() for name, a in arrays.items())
     ):
       held = ', '.join(f'{name} {a.dtype} {list(a.shape)}' for name, a in arrays.items())
       raise DamagedFile(
         f'{path} should hold index, label and prediction as three lists of one length, of '
-        f'{"finite numbers" if real else "integers"}, but holds {held}; {run_folder.REPEAT}.'
+        f'{"finite numbers" if "f" in kinds["prediction"] else "integers"}, but holds {held}; '
+        f'{run_folder.REPEAT}.'
       )
     if len(np.unique(arrays['index'])) != arrays['index'].size:
       raise DamagedFile(f'{path} names test examples twice; {run_folder.REPEAT}.')
     arrays = metrics.by_position(arrays)
     order = np.argsort(arrays['index'])
-    sorted_arrays = {
-      name: a[order].astype(np.float64 if name in real else np.int64) for name, a in arrays.items()
-    }
+    wide = {'f': np.float64, 'b': bool}
+    sorted_arrays = {name: a[order].astype(wide.get(a.dtype.kind, np.int64)) for name, a in arrays.items()}
     return tuple(sorted_arrays.get(name) for name in names)
 
   @functools.cached_property
   def units(self):
-    """`statistics.score_units` of `predictions`; None without them, or without a score."""
+    """`jackknife.score_units` of `predictions`; None without them, or without a score."""
     if self.predictions is None or self.why_unscored:
       return None
-    return statistics.score_units(self.score.is_share, *self.predictions[1:], self.group_N)
+    return jackknife.score_units(self.score.key, *self.predictions[1:], self.group_N)
 
   @property
   def why_no_units(self) -> str:
@@ -154,15 +161,14 @@ class FinishedRun:
     count = self.examples if self.group_N is None else len(np.unique(self.group_N))
     if count < 2:
       return f'a comparison needs two or more {self.unit_name}, and the test set has one'
-    return f'the labels of the test set do not vary without one of its {self.unit_name}'
+    if self.score.key == 'r2':
+      return f'the labels of the test set do not vary without one of its {self.unit_name}'
+    return f'{self.score.name} is not defined without one of the {self.unit_name}'
 
   @property
   def counted(self):
     """The score worked out from `predictions`, which must be there; NaN where it is not defined."""
-    _, label_N, prediction_N = self.predictions
-    if self.score.key == 'accuracy':
-      return float(np.mean(label_N == prediction_N))
-    return statistics.r2(label_N, prediction_N)
+    return measures.MEASURES[self.score.key](*self.predictions[1:])
 
   @property
   def group_N(self):
@@ -309,7 +315,7 @@ def _unreadable(result):
   """The first entry that a report cannot read in a result of the right form; '' without one."""
   metric, test = result.get('metric') or 'accuracy', result['metrics']['test']
   if metric not in SCORES:
-    return f'its metric is {metric!r}, and reports know {" and ".join(SCORES)} only'
+    return f'its metric is {metric!r}, and reports know {", ".join(SCORES)} only'
   for key, names in (('groups', {'name'}), ('published', {'task', 'model'}), ('pretrained', {'run'})):
     if not names <= (result.get(key) or dict.fromkeys(names)).keys():
       return f'{key} is {result[key]!r:.80}'

@@ -1,4 +1,4 @@
-"""The name and format of a test score: an accuracy in per cent, or R² as a number."""
+"""The name and format of a test score: a share in per cent, or R² as a number."""
 
 import dataclasses
 import math
@@ -9,7 +9,8 @@ DASH = '\u2013'
 @dataclasses.dataclass(frozen=True)
 class Score:
   """key: its name in result.json; name: in a sentence; bounds, gain_bounds: what it and a difference of two
-  can be; constant: what the best constant answer is; tolerance: to which sums in float32 are trusted."""
+  can be; constant: what the best constant answer is; tolerance: to which sums in float32 are trusted;
+  in_percent: how it is shown; counts: it is the share of right answers, of which each is 0 or 1."""
 
   key: str
   name: str
@@ -17,11 +18,8 @@ class Score:
   gain_bounds: tuple[float, float]
   constant: str
   tolerance: float
-
-  @property
-  def is_share(self):
-    """True if it is shown in per cent."""
-    return self.key == 'accuracy'
+  in_percent: bool = True
+  counts: bool = False
 
   @property
   def title(self):
@@ -31,18 +29,18 @@ class Score:
     """0.3125 -> '31.2 %' or '0.3125'; None -> a dash. The same for a value that came as float32."""
     if value is None:
       return DASH
-    return percent(value) if self.is_share else minus(format(value, _digits(value)))
+    return percent(value) if self.in_percent else minus(format(value, _digits(value)))
 
   def limits(self, interval):
     if not interval.known:
       return DASH
-    if self.is_share:
+    if self.in_percent:
       return f'{100 * interval.low:.1f} to {100 * interval.high:.1f} %'
     return f'{self.show(interval.low)} to {self.show(interval.high)}'
 
   def signed(self, difference):
-    """A difference with its sign, of accuracies in percentage points; a zero is never negative."""
-    if self.is_share:
+    """A difference with its sign, of shares in percentage points; a zero is never negative."""
+    if self.in_percent:
       return minus(f'{100 * difference:+z.1f}')
     return minus(format(difference, f'+z{_digits(difference)}'))
 
@@ -54,14 +52,19 @@ class Score:
     return f'{self.signed(interval.estimate)} ({self.signed_limits(interval)})'
 
   def gain(self, interval):
-    unit = ' points' if self.is_share else ''
+    unit = ' points' if self.in_percent else ''
     limits = f'95 % interval {self.signed_limits(interval)}' if interval.known else 'no interval known'
     return f'{self.signed(interval.estimate)}{unit} ({limits})'
 
 
-ACCURACY = Score('accuracy', 'accuracy', (0.0, 1.0), (-1.0, 1.0), 'always the most frequent class', 1e-6)
-R2 = Score('r2', 'R\u00b2', (-math.inf, 1.0), (-math.inf, math.inf), 'always the mean label', 1e-3)
-SCORES = {score.key: score for score in (ACCURACY, R2)}
+SHARE = {'bounds': (0.0, 1.0), 'gain_bounds': (-1.0, 1.0), 'tolerance': 1e-6}
+ACCURACY = Score('accuracy', 'accuracy', constant='always the most frequent class', counts=True, **SHARE)
+R2 = Score(
+  'r2', 'R\u00b2', (-math.inf, 1.0), (-math.inf, math.inf), 'always the mean label', 1e-3, in_percent=False
+)
+MACRO_F1 = Score('macro_f1', 'macro-F1', constant='the best constant answer', **SHARE)
+AUROC = Score('auroc', 'AUROC', constant='any constant answer', **SHARE)
+SCORES = {score.key: score for score in (ACCURACY, R2, MACRO_F1, AUROC)}
 
 
 def _digits(value):

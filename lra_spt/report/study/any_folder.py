@@ -193,7 +193,7 @@ def _cell(row, column, name, alike):
     'x': None,
     'published': row_of_paper
     and {
-      'value': row_of_paper.value / 100 if runs[0].score.is_share else row_of_paper.value,
+      'value': row_of_paper.value / 100 if runs[0].score.in_percent else row_of_paper.value,
       'printed': row_of_paper.printed,
       'source': row_of_paper.source,
     },

@@ -4,7 +4,7 @@ The file has one JSON object per line: the study (`study.json`), then every fini
 `result.json` and (except for runs of a search) its answer to each test example, in the order of their
 numbers; for a study that shows curves over operations, also the validation of its finetuning. Labels are not
 included; they come from the prepared set, and answers that do not give the score of the result are refused.
-Answers are classes, or numbers for a regression.
+Answers are classes (at most 256), or numbers for a regression, or probabilities of several labels.
 """
 
 import base64
@@ -16,11 +16,11 @@ from collections.abc import Callable
 import numpy as np
 
 from lra_spt import files
+from lra_spt.data import measures
 from lra_spt.errors import ConfigError, DamagedFile, DataError
 from lra_spt.files import checksums
 from lra_spt.report.runs import run_folder
-from lra_spt.report.statistics import intervals
-from lra_spt.report.statistics.scores import R2, SCORES
+from lra_spt.report.statistics.scores import SCORES
 from lra_spt.report.study import record as studies
 
 CURVES = 'operations'  # value of `Study.show`, and key in the file
@@ -82,16 +82,17 @@ def _line(folder, workdir, curves):
         f'{folder} has no {run_folder.PREDICTIONS}, so it cannot go into the file: delete the run.'
       )
     with np.load(folder / run_folder.PREDICTIONS, allow_pickle=False) as stored:
-      answers_N = stored['prediction'][np.argsort(stored['index'])]
-    packed = zlib.compress(answers_N.astype(_dtype(result)).tobytes(), 9)
+      answers_N = stored['prediction'][np.argsort(stored['index'])].astype(_dtype(stored['label']))
+    packed = zlib.compress(answers_N.tobytes(), 9)
     line['answers'] = base64.b64encode(packed).decode()
     if curves:
       line[CURVES] = _validation(folder, result)
   return line
 
 
-def _dtype(result):
-  return '<f4' if result['metric'] == R2.key else np.uint8
+def _dtype(label):
+  """Of stored answers: classes, or numbers for a regression and probabilities of several labels."""
+  return np.uint8 if label.dtype.kind == 'i' else '<f4'
 
 
 def _validation(folder, result) -> list[dict]:
@@ -210,10 +211,14 @@ def restore_run(line: dict, workdir: pathlib.Path, path, tests: Callable[[str], 
   test = tests(result['task'])
   order_N = np.argsort(test['index'])  # the order in which `store` wrote answers
   test = {key: value_N[order_N] for key, value_N in test.items()}
-  answer_N = np.frombuffer(zlib.decompress(base64.b64decode(line['answers'])), _dtype(result))
+  answer_N = np.frombuffer(zlib.decompress(base64.b64decode(line['answers'])), _dtype(test['label']))
   score = SCORES[result['metric']]
   stored = result['metrics']['test'][score.key]
-  if answer_N.shape != test['label'].shape or abs(_scored(score, test, answer_N) - stored) > score.tolerance:
+  if agree := answer_N.size == test['label'].size:
+    answer_N = answer_N.reshape(test['label'].shape)
+    scored = measures.measured([score.key], test['label'], answer_N)[score.key]
+    agree = abs(scored - stored) <= score.tolerance
+  if not agree:
     raise DamagedFile(
       f'{path}: the answers of {line["folder"]} are not those to the test examples of {result["task"]}; '
       f'prepare that set as the study says, or {ADVICE}.'
@@ -222,12 +227,6 @@ def restore_run(line: dict, workdir: pathlib.Path, path, tests: Callable[[str], 
   if line.get(CURVES):  # before the result, with which the run counts as finished
     _restore_curve(folder, result['stages']['finetune']['folder'], line[CURVES], path)
   run_folder.write_result(folder, result, test | {'prediction': answer_N})
-
-
-def _scored(score, test, answer_N) -> float:
-  if score.key == R2.key:
-    return intervals.r2(test['label'].astype(np.float64), answer_N.astype(np.float64))
-  return (answer_N == test['label']).mean()
 
 
 def _restore_curve(folder, name, lines, path):

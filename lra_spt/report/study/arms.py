@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from lra_spt.data import measures
 from lra_spt.report.published import PublishedRow, published_row
 from lra_spt.report.runs.run import RECORDED, FinishedRun
 from lra_spt.report.statistics import intervals as statistics
@@ -54,11 +55,10 @@ def mean(runs, value):
 
 def _interval(runs):
   first, known = runs[0], all(run.units is not None for run in runs)
-  share = first.score.is_share
   if len(runs) == 1:
     grouped = first.group_N is not None
     return statistics.score_interval(
-      share, first.value, first.examples, first.units, grouped, first.unit_name
+      first.score, first.value, first.examples, first.units, grouped, first.unit_name
     )
   if known:
     return statistics.pooled(
@@ -66,7 +66,7 @@ def _interval(runs):
     )
   # Only the scores are known: as if each seed had its own test examples.
   units = [
-    np.arange(run.examples) < round(run.value * run.examples) if share else np.array([run.value])
+    np.arange(run.examples) < round(run.value * run.examples) if run.score.counts else np.array([run.value])
     for run in runs
   ]
   return statistics.pooled(units, False, first.score.bounds, first.unit_name)
@@ -87,11 +87,11 @@ def _tested_alike(run, other):
 
 def constant_score(run) -> float | None:
   """The score of the best constant answer on the test examples of a run; None when it is not known."""
-  if not run.score.is_share:
-    return 0.0
+  if run.score.key in measures.CONSTANTS:
+    return measures.CONSTANTS[run.score.key]
   if run.predictions is None:
-    return run.test.get('majority')
-  return statistics.majority(run.predictions[1])
+    return run.test.get('majority') if run.score.counts else None
+  return measures.constant(run.score.key, run.predictions[1])
 
 
 def score_text(run) -> str:

@@ -210,7 +210,7 @@ def _pair(cell, base, tested, place):
     return None, f'{what}: {OTHER_EXAMPLES}'
   units = [[side[seed][1] for seed in seeds] for side in (here, there)]
   single = None
-  if len(seeds) == 1 and cell.score.is_share and cell.runs[0].group_N is None:
+  if len(seeds) == 1 and cell.score.counts and cell.runs[0].group_N is None:
     single = statistics.paired(units[1][0] > 0, units[0][0] > 0)
   name = model_name(cell.arm.model)
   return Pair(
@@ -386,7 +386,7 @@ def _successes(finished, places):
   answer, or met numbers that are not finite."""
   for cell in finished:
     chances = [constant_score(run) for run in cell.arm.runs]
-    if cell.score.is_share and None not in chances:
+    if cell.score.counts and None not in chances:
       beating = sum(
         bootstrap.beats_chance(round(run.value * (size := _independent(run))), size, chance)
         for run, chance in zip(cell.arm.runs, chances, strict=True)

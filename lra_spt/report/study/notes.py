@@ -231,7 +231,7 @@ def on_intervals(table) -> list[str]:
 def _on_units(runs):
   """Sentences on the units that the intervals take for independent."""
   # Runs that note their splits note groups too, where there are any.
-  unknown = [run for run in runs if run.group_N is None and not run.score.is_share]
+  unknown = [run for run in runs if run.group_N is None and not run.score.counts]
   if any('splits' not in run.result or run.result.get('groups') for run in unknown):
     yield (
       'Test examples are taken for independent, because predictions.npz does not say which belong together. '

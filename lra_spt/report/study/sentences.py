@@ -80,7 +80,7 @@ def _effect(one) -> str:
 
 
 def _unit(score):
-  return ' points' if score.is_share else f' of {score.name}'
+  return ' points' if score.in_percent else f' of {score.name}'
 
 
 def _over(pair):
@@ -174,7 +174,7 @@ def _failing(successes):
 
 
 def _power(findings):
-  shares = [one for one in findings.smallest if one.score.is_share] or list(findings.smallest)
+  shares = [one for one in findings.smallest if one.score.in_percent] or list(findings.smallest)
   if not shares:
     return []
   worst = max(shares, key=lambda one: one.now)

@@ -190,7 +190,7 @@ class ResultTable:
     or where scores are no accuracies."""
     if len(self.conventions) < len(AVERAGES):
       cells = [self.cells.get((row, column)) for column in self.columns]
-      alike = all(cell and cell.score.is_share for cell in cells)
+      alike = all(cell and cell.score.counts for cell in cells)
       means = (_mean([value(cell) for cell in cells]) if alike else None for value in (ours, published))
       return [(name, *means) for name in self.conventions]
     cells = {task: cell for task in LRA if (cell := self.cells.get((row, TASK_NAMES[task])))}

@@ -18,6 +18,7 @@ from lra_spt.training import population
 
 SECONDS_BETWEEN_LINES = 60.0
 STEPS_BEFORE_ESTIMATE = 3
+SHOWN = ('loss', 'accuracy', 'mae', 'r2', 'macro_f1', 'auroc')  # metrics beside the bar
 LINES_OF_SPEED = 20  # the speed is a median over so many lines, which ignores rare pauses
 
 
@@ -91,7 +92,7 @@ class ReportProgress:
   def note(self, step: int, scalars: dict) -> None:
     """Shows numbers beside the bar; without a bar, those of an evaluation make a line."""
     prefix = '' if scalars['split'] == 'train' else 'val '
-    shown = {k: v for k, v in scalars.items() if k in ('loss', 'accuracy', 'mae', 'r2') and v is not None}
+    shown = {k: scalars[k] for k in SHOWN if scalars.get(k) is not None}
     self._notes |= {prefix + k: f'{v:.4g}' for k, v in shown.items()}
     status = ', '.join(f'{k} {v}' for k, v in self._notes.items())
     platform.work_unit().set_task_status(f'{self._name} step {step}: {status}')
