@@ -133,7 +133,7 @@ class Evaluator:
     if gathers:
       answers = _concatenate(parts, count, population.stacks(self.mesh))
     return [
-      _measured(*each, further, examples, functools.partial(population.member, state, i, self.mesh))
+      _measured(*each, examples, functools.partial(population.member, state, i, self.mesh), further)
       for i, each in enumerate(zip(members, answers, strict=True))
     ]
 
@@ -147,7 +147,7 @@ def check_fills_a_batch(examples: Examples, batch_size: int) -> None:
     )
 
 
-def _measured(collected, predictions, further, examples, state) -> Measured | NonFiniteError:
+def _measured(collected, predictions, examples, state, further=()) -> Measured | NonFiniteError:
   """Makes what was measured from the merged collection of a run; state() returns its state.
 
   further: names of metrics that are computed from the predictions.
