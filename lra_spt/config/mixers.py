@@ -106,6 +106,17 @@ ROWS = {
   'rglru': _row(
     _NO_POSITIONS, lru_width=0, heads=8, taps=4, complex_states=False, r_min=0.9, r_max=0.999, ssm_lr=0.0
   ),
+  's4d_dfout': _row(
+    _CONVOLUTION,
+    state_size=64,
+    dt_min=1e-3,
+    dt_max=0.1,
+    dt_lr=1e-3,
+    a_lr=1e-3,
+    gate='glu',
+    dropout=0.0,
+    tied_dropout=False,
+  ),
   'sgconv': _row(
     _CONVOLUTION,
     kernel_dim=32,

@@ -71,6 +71,17 @@ def diagonal(kind: str, states: int) -> np.ndarray:
   raise ConfigError(f'model.mixer.init is {kind!r}; choose one of {", ".join(DIAGONALS)}')
 
 
+def circle(systems: int, states: int) -> np.ndarray:
+  """Angles float64 [systems, N/2] that divide the half circle evenly: those of system h are
+  2 pi (n + h / systems) / N (S4D-DFouT, arXiv 2508.20441, section 4.2, for real inputs).
+
+  Raises:
+    ConfigError: `states` is not a positive even number.
+  """
+  _check(states)
+  return 2 * np.pi / states * (np.arange(states // 2)[None] + np.arange(systems)[:, None] / systems)
+
+
 def _check(states: int) -> None:
   if states < 2 or states % 2:
     raise ConfigError(
