@@ -47,9 +47,16 @@ ROWS = {
   'gated_deltanet': _row(
     _NO_POSITIONS, heads=4, expand_k=0.75, expand_v=1.5, taps=4, negative=False, ssm_lr=0.0
   ),
+  'gated_deltanet2': _row(
+    _NO_POSITIONS, heads=4, expand_k=1.0, expand_v=1.0, taps=4, negative=False, ssm_lr=0.0
+  ),
+  'gated_deltaproduct': _row(
+    _NO_POSITIONS, heads=4, factors=2, expand_k=0.75, expand_v=1.5, taps=4, negative=True, ssm_lr=0.0
+  ),
   'gla': _row(_NO_POSITIONS, heads=4, expand_k=0.5, expand_v=1.0, rank=16, normalizer=16),
   'hgrn2': _row(_NO_POSITIONS, expand_ratio=4),
   'hyena': _row(_NO_POSITIONS, order=2, taps=3, features=33, hidden=64, filter_lr=1e-3),
+  'kda': _row(_NO_POSITIONS, heads=4, expand_k=1.0, expand_v=1.0, taps=4, negative=False, ssm_lr=0.0),
   'linear_transformer': _row(**_HEADS),
   'linformer': _row(**_HEADS, rank=16),
   'linoss': _row(

@@ -141,16 +141,22 @@ class DeltaMixer(nnx.Module):
     return {'states': states_BHNP, 'window': window_BJM}, self._output(y_BHP[:, None], gates)[:, 0]
 
   def flops(self, length: int) -> int:
-    """Per position and direction: 2 for each weight of the convolution; per factor, 6 for each number of the
-    states and, in chunks of T factors, 6 T per channel of keys, 4 T per channel of values and 4 T^2 (log2 T -
-    1) per head; with decays per channel 2 T + 4 T log2 T per channel of keys in place of 6 T."""
+    """Per position and direction 2 for each weight of the convolution, and the recurrence."""
     directions, taps, mixed = self.conv.shape[-3:]  # stacked blocks have a depth axis in front
-    size = min(chunk_size(self.keys // self.heads, self.values // self.heads), LARGEST_CHUNK)
-    levels = min(size.bit_length() - 1, (length * self.factors - 1).bit_length())
-    size, weights = 1 << levels, 2 + 4 * levels if self.by_channel else 6
-    chunk = size * (weights * self.keys + 4 * self.values) + 4 * size**2 * max(levels - 1, 0) * self.heads
-    states = self.keys * self.values // self.heads
-    return length * directions * (2 * taps * mixed + self.factors * (6 * states + chunk))
+    sizes = (self.keys, self.values, self.heads)
+    recurrence = recurrence_flops(length * self.factors, *sizes, by_channel=self.by_channel)
+    return directions * (length * 2 * taps * mixed + recurrence)
+
+
+def recurrence_flops(factors: int, keys: int, values: int, heads: int, *, by_channel: bool) -> int:
+  """Operations of `delta_rule`: per factor 6 for each number of the states and, in chunks of T factors, 6 T
+  per channel of keys, 4 T per channel of values and 4 T^2 (log2 T - 1) per head; with decays per channel 2 T
+  + 4 T log2 T per channel of keys in place of 6 T."""
+  size = min(chunk_size(keys // heads, values // heads), LARGEST_CHUNK)
+  levels = min(size.bit_length() - 1, (factors - 1).bit_length())
+  size, weights = 1 << levels, 2 + 4 * levels if by_channel else 6
+  chunk = size * (weights * keys + 4 * values) + 4 * size**2 * max(levels - 1, 0) * heads
+  return factors * (6 * keys * values // heads + chunk)
 
 
 def uniform(rngs: nnx.Rngs, shape: tuple[int, ...], low: float, high: float) -> jax.Array:
