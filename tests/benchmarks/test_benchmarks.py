@@ -266,8 +266,7 @@ def measure(run, tmp_path_factory):
 
   def measure(*parts, folder=None):
     folder = folder or tmp_path_factory.mktemp('accelerator')
-    flags = [f'--only={",".join(parts)}', f'--minutes={",".join(f"{part}=20" for part in parts)}']
-    flags += [f'--output={folder / "out.json"}', f'--workdir={folder / "work"}']
+    flags = [f'--only={",".join(parts)}', f'--output={folder / "out.json"}', f'--workdir={folder / "work"}']
     return run('accelerator', '--dry', *flags), folder / 'out.json'
 
   return measure

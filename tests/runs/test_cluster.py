@@ -1,5 +1,6 @@
 """`lra-spt doctor --cluster` accepts 8 devices of one process and those of two, and finds planted faults."""
 
+import dataclasses
 import json
 import os
 import socket
@@ -56,7 +57,8 @@ def test_losses_agree_unless_a_mesh_computes_others(monkeypatch):
 def test_apart():
   one = checks.Steps(np.ones(2, np.float32), np.ones(2, np.float32), 0.0, 0.0)
   assert checks._apart(one, one) == 0
-  assert checks._apart(checks.Steps(one.losses * jnp.nan, one.norms, 0.0, 0.0), one) == float('inf')
+  for name in ('losses', 'norms'):
+    assert checks._apart(dataclasses.replace(one, **{name: np.float32([1, np.nan])}), one) == 1
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_acceptance(devices, processes, accept):
   assert all(item['passed'] for item in report['items'].values())
   assert report['hardware']['devices'] == devices * processes
   assert report['hardware']['processes'] == processes
-  assert 0 < report['items']['kill and resume']['step'] < 100
+  assert 0 < report['items']['kill and resume']['step'] < 60
   counts = [rate['devices'] for rate in report['items']['scaling']['by_devices']]
   assert counts == ([1, 2, 4, 8] if processes == 1 else [1, 2, 4])
   assert printed[0].count('passed') == len(NAMES)

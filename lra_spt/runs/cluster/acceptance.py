@@ -23,7 +23,7 @@ from lra_spt.report.runs import run_folder
 REPORT, MEASURED = 'cluster.json', 'measured.json'
 LIMIT = 1200.0  # seconds that a child may take
 AGAIN, TRIES = 75, 5  # status of a child that asks to be started again; attempts
-STEPS, SAVED_EVERY = 100, 10  # of the pretraining that is killed; a checkpoint takes longer than its steps
+STEPS, SAVED_EVERY = 60, 10  # of the pretraining that is killed; a checkpoint takes longer than its steps
 ROWS = 48  # at least, of its batches
 TRAINING = 'configs/demo.py:model=transformer,regime=masked'  # a small model: the kill is what matters
 DETERMINISTIC = '--xla_gpu_deterministic_ops=true'  # without it sums on a GPU may run in another order

@@ -270,10 +270,10 @@ def losses(built) -> dict:
 
 
 def _apart(one: Steps, other: Steps) -> float:
-  """The largest difference of losses and of norms, each over the largest of `other`; NaN counts as far."""
+  """The largest difference of losses and of norms, each over the largest of `other`; 1 where one is NaN."""
   pairs = ((one.losses, other.losses), (one.norms, other.norms))
-  apart = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
-  return apart if np.isfinite(apart) else float('inf')
+  apart = np.max([np.abs(a - b).max() / np.abs(b).max() for a, b in pairs])
+  return float(np.nan_to_num(apart, nan=1.0))
 
 
 def scaling(built) -> dict:
