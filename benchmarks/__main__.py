@@ -38,6 +38,7 @@ FILES = {  # file: {benchmark, the function `run_NAME` in it: the question that 
   'data': {
     'data': 'the examples per second that reach training, beside TFDS and Grain',
     'data_scale': 'the cost of drawing and assembling Pathfinder images at scale',
+    'large_set': 'the memory that preparing values larger than it takes',
     'generator': 'the time of one Pathfinder image, beside the official code',
   },
   'saves': {

@@ -1,4 +1,4 @@
-"""Data: examples per second that reach training, and the cost of Pathfinder images."""
+"""Data: examples per second that reach training, the cost of Pathfinder images, and sets beyond memory."""
 
 import dataclasses
 import functools
@@ -6,6 +6,8 @@ import importlib.util
 import json
 import pathlib
 import statistics
+import subprocess
+import sys
 import tempfile
 
 import jax
@@ -270,4 +272,52 @@ def run_generator(arguments):
       row['target_times_faster'] = FASTER_TARGETS[resolution]
     report['resolutions'][resolution] = row
     print(f'{resolution}: {json.dumps(row)}')
+  harness.write(options.json, report)
+
+
+# Prepares a set under a limit of address space and prints the peak of memory; argv: bytes, flags of prepare.
+PREPARE = """
+import json, pathlib, resource, sys, time
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
+from lra_spt.cli import main
+status = main.main(['prepare', *sys.argv[2:]])
+peak = pathlib.Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0]
+used = {'peak_memory_mb': int(peak) * 1024 / 1e6, 'processor_seconds': time.process_time()}
+print(json.dumps(used))
+sys.exit(status)
+"""
+
+
+def write_values(path: pathlib.Path, gigabytes: float) -> int:
+  """Writes inputs.npy, float32 [N, 16384], and labels.npy into a new folder; returns N."""
+  path.mkdir(parents=True)
+  count, rng = round(gigabytes * 1e9 / 2**16), np.random.default_rng(0)
+  with (path / 'inputs.npy').open('wb') as file:
+    header = {'descr': '<f4', 'fortran_order': False, 'shape': (count, 2**14)}
+    np.lib.format.write_array_header_1_0(file, header)
+    for _ in range(count):
+      file.write(rng.standard_normal(2**14, np.float32).tobytes())
+  np.save(path / 'labels.npy', np.arange(count) % 4)
+  return count
+
+
+def run_large_set(arguments):
+  """Measures the peak of memory of `lra-spt prepare npz` on values that are larger than memory.
+
+  The values are normal, float32, in rows of 16,384. The process has a limit of address space (as by `ulimit
+  -v`), which counts more than its memory. It needs twice the space of the values on the disk.
+  """
+  parser = harness.parser(run_large_set, 'large_set.json')
+  parser.add_argument('--gigabytes', type=float, default=10.0, help='of values (%(default)s)')
+  parser.add_argument('--limit', type=float, default=4.0, help='gigabytes of address space (%(default)s)')
+  options = parser.parse_args(arguments)
+  sizes = {'gigabytes': options.gigabytes, 'limit_gigabytes': options.limit}
+  report = harness.report('large_set', 'the memory that preparing values larger than it takes', **sizes)
+  with tempfile.TemporaryDirectory() as folder:
+    report['examples'] = write_values(pathlib.Path(folder, 'raw', 'train'), options.gigabytes)
+    flags = ['npz', '--name=large', f'--raw_dir={folder}/raw', f'--data_dir={folder}/data']
+    words = [sys.executable, '-c', PREPARE, str(int(options.limit * 1e9)), *flags]
+    done = subprocess.run(words, cwd=harness.ROOT, stdout=subprocess.PIPE, text=True, check=True)
+  report |= {name: round(value, 1) for name, value in json.loads(done.stdout.splitlines()[-1]).items()}
+  print(json.dumps({key: report[key] for key in ('examples', 'peak_memory_mb', 'processor_seconds')}))
   harness.write(options.json, report)

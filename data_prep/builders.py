@@ -22,7 +22,7 @@ import tqdm
 
 from data_prep import catalogue, labels
 from lra_spt import files
-from lra_spt.data import fingerprints, generated, parts, prepared, tasks
+from lra_spt.data import fingerprints, parts, prepared
 from lra_spt.data.fingerprints import FILE_ORDER, Fingerprint
 from lra_spt.errors import DataError, MissingFile, counted, touching
 
@@ -44,6 +44,7 @@ class Source:
       splits.
     counts: examples per file.
     classes: number of labels; 0 for labels that are finite real numbers.
+    class_names: names of the labels, if the files name them.
     per_position: True if a label is an array of a class for each position, -1 where it does not count.
     shape: shape of the inputs of every example; None for tokens and (0, channels) for values of differing
       lengths.
@@ -68,6 +69,7 @@ class Source:
   verified: bool
   dtype: type = np.uint8
   documents: int = 1
+  class_names: Sequence[str] = ()
   per_position: bool = False
   groups: Mapping[str, Sequence[int]] | None = None
   statistics: bool = False
@@ -236,7 +238,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       documents=self._origin.documents,
       groups={file: list(sizes) for file, sizes in (self._origin.groups or {}).items()},
       request=self._request,
-      class_names=list(self._entry.class_names),
+      class_names=list(self._entry.class_names or self._origin.class_names),
       published_vocabulary=self._entry.published_vocabulary,
       statistics=self._statistics(),
       **self._origin.extra,
@@ -357,9 +359,7 @@ def _tell_of_repeated(dataset, data_dir, metadata):
     entry = catalogue.owner(dataset) or catalogue.Entry(dataset)
     official = metadata['verified'] or (shared and shared == dict(entry.repeated))
     origin = 'Known of the official files: ' if official else ''
-    known = generated.parts_of(dataset) or any(task.dataset == dataset for task in tasks.TASKS.values())
-    register = '' if known else ' --register=FILE'
-    print(f'{origin}{says}; see `lra-spt inspect {dataset} --data_dir={data_dir}{register}`.')
+    print(f'{origin}{says}; see `lra-spt inspect {dataset} --data_dir={data_dir}`.')
 
 
 def _summary(metadata):

@@ -284,14 +284,23 @@ SETS = {
     ),
   )
 }
-# The command `prepare npz --name NAME` makes a set that is in no catalogue.
-NPZ = 'npz'
+# The commands `prepare npz --name NAME` and `prepare ts --name NAME` make sets that are in no catalogue.
+NPZ, TS = 'npz', 'ts'
 
 
 def npz_set(name: str, *, class_names: tuple[str, ...] = ()) -> Entry:
   """The entry of a set of your own that is made from .npz files; see `data_prep.sources.npz`."""
   importer = Maker(Lazy('sources.npz', 'prepare_npz'), ('raw_dir',), {'dataset': name})
   return Entry(name, importer=importer, class_names=tuple(class_names))
+
+
+def ts_set(name: str) -> Entry:
+  """The entry of a set of your own that is made from .ts files; see `data_prep.sources.ts`."""
+  flags = ('train', 'validation', 'test', 'linoss_seed')
+  return Entry(name, importer=Maker(Lazy('sources.ts', 'prepare_ts'), flags, {'dataset': name}))
+
+
+_OWN = {NPZ: npz_set, TS: ts_set}
 
 
 def register_set(entry: Entry) -> Entry:
@@ -308,10 +317,10 @@ def register_set(entry: Entry) -> Entry:
 
 
 def _check_name(name):
-  if not prepared.NAME.fullmatch(name) or name in (NPZ, 'downloads'):
+  if not prepared.NAME.fullmatch(name) or name in (*_OWN, 'downloads'):
     raise ConfigError(
       f'A set cannot be called {name!r}; give it a name of lower-case letters, digits and _ that begins '
-      f'with a letter and is neither {NPZ} nor downloads.'
+      f'with a letter and is not one of {", ".join((*_OWN, "downloads"))}.'
     )
 
 
@@ -342,14 +351,14 @@ def find(name: str, own: str | None = None) -> Entry:
   """The entry of that name.
 
   Args:
-    name: of a set, or `NPZ`.
-    own: the name of the set, if `name` is `NPZ`.
+    name: of a set, or `NPZ` or `TS`.
+    own: the name of the set, if `name` is one of these two.
 
   Raises:
     ConfigError: there is none; the message suggests similar names.
   """
-  if name == NPZ:
-    return _own(own)
+  if name in _OWN:
+    return _own(name, own)
   if own is not None:
     raise ConfigError(f'{name!r} already has a name, so --name has no meaning; leave it out.')
   if name in SETS:
@@ -363,9 +372,8 @@ def find(name: str, own: str | None = None) -> Entry:
   if made_by is not None:
     what = f'a task, which reads the set {task.dataset}' if task else f'one of {len(made_by.sets)} sets'
     raise ConfigError(f'{name!r} is {what}; make it with `lra-spt prepare {made_by.name}`.')
-  raise ConfigError(
-    f'There is no data set {name!r}; choose one of `lra-spt list sets`.{nearest(name, [*SETS, NPZ, *TASKS])}'
-  )
+  near = nearest(name, [*SETS, *_OWN, *TASKS])
+  raise ConfigError(f'There is no data set {name!r}; choose one of `lra-spt list sets`.{near}')
 
 
 def _sequences(task):
@@ -377,13 +385,17 @@ def _sequences(task):
   return Entry(task.name, generator=generator, counts=counts, cost=Cost(stored=2 * task.length, seconds=2e-4))
 
 
-def _own(name):
+def _own(kind, name):
+  from lra_spt.data.tasks import TASKS
+
   if name is None:
-    raise ConfigError('A set from .npz files needs a name of its own; add --name, such as --name waves.')
+    raise ConfigError(f'A set from .{kind} files needs a name of its own; add --name, such as --name waves.')
   _check_name(name)
-  made_by = owner(name)
+  entry, made_by, task = _OWN[kind](name), owner(name), TASKS.get(name)
+  if (task and task.dataset != name) or generated.parts_of(name):
+    raise ConfigError(f'{name!r} is a task that reads another set; give yours another --name.')
   if made_by is None:
-    return npz_set(name)
-  if made_by.importer is None or made_by.importer != npz_set(name).importer:
+    return entry
+  if made_by.importer is None or made_by.importer != entry.importer:
     raise ConfigError(f'There is already a set {name!r} of another kind; give yours another --name.')
   return made_by

@@ -18,12 +18,17 @@ def prepare(
   runner: str = 'local',
   beam_options: str = '',
   name: str | None = None,
+  train=None,
+  validation=None,
+  test=None,
+  linoss_seed: int | None = None,
   dry_run: bool = False,
 ) -> pathlib.Path | list[pathlib.Path]:
   """Makes a prepared set unless it exists.
 
   Args:
-    dataset: one of `catalogue.SETS`, or 'npz' for files of your own (see `data_prep.sources.npz`).
+    dataset: one of `catalogue.SETS`, or 'npz' or 'ts' for files of your own (see `data_prep.sources.npz` and
+      `data_prep.sources.ts`).
     data_dir: folder for prepared sets; the set goes to <data_dir>/<dataset>/<version>/, downloads to
       <data_dir>/downloads/.
     raw_dir: folder with files from the official source. None generates the set or, if it cannot be generated,
@@ -36,7 +41,9 @@ def prepare(
     seed: seed of the generators.
     runner: runner of the generators of listops and pathfinder: 'local' or 'beam' (see `chunks.make_chunks`).
     beam_options: options of runner 'beam'.
-    name: name of the set, for 'npz' only.
+    name: name of the set, for 'npz' and 'ts' only.
+    train, validation, test: files of 'ts'.
+    linoss_seed: split of 'ts', see `data_prep.sources.linoss`.
     dry_run: print the estimate of `plan`, and do nothing.
 
   Returns:
@@ -65,6 +72,10 @@ def prepare(
     'seed': seed or None,
     'runner': None if runner == 'local' else runner,
     'beam_options': beam_options or None,
+    'train': train,
+    'validation': validation,
+    'test': test,
+    'linoss_seed': linoss_seed,
   }
   # Only given flags are passed on, so that every default stands in one place, the maker.
   given = {flag: value for flag, value in given.items() if value is not None}
@@ -74,11 +85,15 @@ def prepare(
     raise ConfigError(
       f'{entry.name!r} is {how}, so {" and ".join(foreign)} {has} no meaning; leave {them} out.'
     )
-  downloaded = maker is entry.importer and raw_dir is None
+  of_files = 'train' in maker.flags
+  if of_files and train is None:
+    raise ConfigError('A set from .ts files needs --train, such as --train=NAME_TRAIN.ts.')
+  downloaded = maker is entry.importer and raw_dir is None and not of_files
   if downloaded and not entry.archives:
     raise ConfigError(f'{entry.name!r} is made from files of your own; name their folder with --raw_dir.')
   chunks.check_runner(runner, beam_options)
-  outlook = plan.outlook(entry, data_dir, raw_dir=raw_dir, examples=examples, workers=workers)
+  folder = pathlib.Path(train).parent if of_files else raw_dir
+  outlook = plan.outlook(entry, data_dir, raw_dir=folder, examples=examples, workers=workers)
   if dry_run:
     print(outlook)
     return outlook.folders[0] if len(outlook.folders) == 1 else list(outlook.folders)

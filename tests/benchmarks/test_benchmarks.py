@@ -27,7 +27,8 @@ ROWS = {
   'study_costs': (['--studies=figure5'], {'study', 'runs', 'stages', 'steps', 'operations'}),
 }
 OTHERS = {  # keys of the result
-  'digests': (['--megabytes=1', '--config=configs/demo.py:regime=masked'], {'checkpoint', 'set'})
+  'digests': (['--megabytes=1', '--config=configs/demo.py:regime=masked'], {'checkpoint', 'set'}),
+  'large_set': (['--gigabytes=0.01'], {'examples', 'peak_memory_mb'}),
 }
 SLOW_ROWS = {
   'slopes': (['--mixers=attention', '--axes=members'], {'sizes', 'milliseconds', 'gigaflops', 'slopes'}),

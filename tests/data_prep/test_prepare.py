@@ -81,7 +81,7 @@ def test_examples_of_training_and_test_are_told(tmp_path, capsys, change_entry, 
       first, *rest = capsys.readouterr().out.splitlines()
     return first if rest else ''
 
-  command = f'see `lra-spt inspect numbers --data_dir={tmp_path / "data"} --register=FILE`.'
+  command = f'see `lra-spt inspect numbers --data_dir={tmp_path / "data"}`.'
   assert says([0, 1, 2], [2, 3, 0]) == (
     f'2 of 3 test examples of numbers have the inputs of a training example; {command}'
   )

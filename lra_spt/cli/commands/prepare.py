@@ -25,7 +25,17 @@ def parser() -> flags.Parser:
   parser.add_argument('--seed', type=flags.whole(), default=0, help='seed of the generators (default: 0)')
   parser.add_argument('--runner', default='local', help='how generators run: local, or beam (Apache Beam)')
   parser.add_argument('--beam_options', default='', help='pipeline options of --runner=beam, as one string')
-  parser.add_argument('--name', help='name of the set, for npz (your own files)')
+  parser.add_argument('--name', help='name of the set, for npz and ts (your own files)')
+  parser.add_argument('--train', type=flags.path, metavar='FILE', help='for ts: the training examples')
+  parser.add_argument(
+    '--validation', type=flags.path, metavar='FILE', help='for ts (default: a share of the training examples)'
+  )
+  parser.add_argument('--test', type=flags.path, metavar='FILE', help='for ts: the test examples')
+  parser.add_argument(
+    '--linoss_seed',
+    type=flags.whole(0),
+    help='for ts: join and split the files as LinOSS does with this seed (2345, 3456, 4567, 5678, 6789)',
+  )
   flags.add_register(parser)
   return parser
 
