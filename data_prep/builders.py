@@ -46,6 +46,9 @@ class Source:
     classes: number of labels; 0 for labels that are finite real numbers.
     class_names: names of the labels, if the files name them.
     per_position: True if a label is an array of a class for each position, -1 where it does not count.
+    unlabelled: True if training examples may have no label: -1, or NaN of real numbers.
+    label_width: K if a label is an array [K], of 0 or 1 for each of several labels (then K = classes), or of
+      real numbers; 0 for one label.
     shape: shape of the inputs of every example; None for tokens and (0, channels) for values of differing
       lengths.
     dtype: dtype of inputs: uint8, int16 or float32.
@@ -71,6 +74,8 @@ class Source:
   documents: int = 1
   class_names: Sequence[str] = ()
   per_position: bool = False
+  unlabelled: bool = False
+  label_width: int = 0
   groups: Mapping[str, Sequence[int]] | None = None
   statistics: bool = False
   extra: Mapping = dataclasses.field(default_factory=dict)
@@ -136,6 +141,7 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     self._keys = {}
     self._longest = 0
     self._moments, self._labels = _Moments(), []
+    self._labelled = []  # positions of training examples that have a label
     self._entry = catalogue.owner(dataset) or catalogue.Entry(dataset)
     names, classes = self._entry.class_names, source.classes
     if names and len(names) != classes:
@@ -154,8 +160,11 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     shape = tuple(size or None for size in origin.shape or (0,))
     inputs = tfds.features.Tensor(shape=shape, dtype=origin.dtype, encoding=tfds.features.Encoding.BYTES)
     label = tfds.features.ClassLabel(num_classes=origin.classes) if origin.classes else np.float32
-    if origin.per_position:
-      label = tfds.features.Tensor(shape=(None,), dtype=np.int32, encoding=tfds.features.Encoding.BYTES)
+    if origin.per_position or origin.label_width:
+      kind = np.int32 if origin.per_position else np.bool_ if origin.classes else np.float32
+      label = tfds.features.Tensor(
+        shape=(origin.label_width or None,), dtype=kind, encoding=tfds.features.Encoding.BYTES
+      )
     # A pair is stored as one sequence with the position of its second document.
     pair = {'second_begins': np.int32} if origin.documents == 2 else {}
     return _Info(
@@ -195,7 +204,10 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       documents = [np.ascontiguousarray(document, self._origin.dtype) for document in documents]
       if self._origin.dtype == np.float32 and not all(np.isfinite(document).all() for document in documents):
         raise DataError(f'{where} holds a number that is not finite; correct the files it comes from.')
-      label = labels.checked(self._origin, label, len(documents[0]), where)
+      may_lack = self._origin.unlabelled and file == 'train'
+      label, known = labels.checked(self._origin, label, len(documents[0]), where, may_lack)
+      if known and file == 'train':
+        self._labelled.append(count)
       self._fingerprint.add(file, count, label, documents)
       key = fingerprints.input_key(map(fingerprints.digest, documents))
       self._keys.setdefault(file, []).append(key)
@@ -233,6 +245,8 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
       repeated=fingerprints.repeated(self._keys),
       longest=self._longest,
       **({'per_position': True} if self._origin.per_position else {}),
+      **({'label_width': self._origin.label_width} if self._origin.label_width else {}),
+      **({'labelled': self._labelled} if len(self._labelled) < self._origin.counts.get('train', 0) else {}),
       shape=list(self._origin.shape) if self._origin.shape else None,
       dtype=np.dtype(self._origin.dtype).name,
       documents=self._origin.documents,
@@ -329,6 +343,11 @@ def _tell_of_contents(dataset, data_dir, metadata):
   examples to train on, and examples that are also training examples."""
   if not metadata['counts'].get('train'):
     print(f'{dataset} has no training examples, so models can be tested on it, but not trained.')
+  if known := len(metadata.get('labelled', ())):
+    print(
+      f'{known:,} of {metadata["counts"]["train"]:,} training examples of {dataset} have a label: '
+      'pretraining reads all, finetuning these.'
+    )
   measured = metadata.get('statistics', {}).get('train')
   if measured and (constant := np.flatnonzero(parts.never_vary(measured)).tolist()):
     which = f'Channel {constant[0]}'

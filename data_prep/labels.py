@@ -1,4 +1,8 @@
-"""Checks the labels of files and of examples, and measures real ones."""
+"""Checks the labels of files and of examples, and measures real ones.
+
+An example of a training file may have no label, which is -1 for classes, NaN for real numbers, and for labels
+of positions -1 at all of them.
+"""
 
 import numpy as np
 
@@ -6,32 +10,61 @@ from lra_spt.data.parts import UNLABELLED
 from lra_spt.errors import DataError
 
 
-def checked(source, label, positions: int, where: str):
-  """The label of an example as it is stored: int, float or int32 [positions].
+def checked(source, label, positions: int, where: str, may_lack: bool):
+  """The label of an example as it is stored, and whether it has one.
 
   Args:
     source: the `builders.Source` of the example.
     positions: of the example.
     where: names the example.
+    may_lack: the example may have none.
+
+  Returns:
+    int, float or an array (bool or float32 [K], or int32 [positions]); True unless there is no label.
 
   Raises:
     DataError: it is not a label of the source.
   """
   if source.per_position:
-    return _of_positions(np.asarray(label, np.int32), positions, source.classes, where)
-  if source.classes and not 0 <= label < source.classes:
+    label_L = _of_positions(np.asarray(label, np.int32), positions, source.classes, where)
+    if not (known := bool((label_L != UNLABELLED).any())) and not may_lack:
+      raise DataError(f'{where} has no position that counts; give one a label, or leave the example out.')
+    return label_L, known
+  if source.label_width:
+    label_K = np.ascontiguousarray(label, bool if source.classes else np.float32)
+    known = bool(is_known(label_K[None])[0])
+    if label_K.shape != (source.label_width,) or np.isinf(label_K).any() or not (known or may_lack):
+      raise DataError(
+        f'{where} has the labels {label_K}, not {source.label_width} finite numbers; correct it.'
+      )
+    return label_K, known
+  least = UNLABELLED if may_lack else 0
+  if source.classes and not least <= label < source.classes:
     raise DataError(f'{where} has label {label}; labels run from 0 to {source.classes - 1}.')
-  if not source.classes and not np.isfinite(label):
+  if np.isinf(label) or (np.isnan(label) and not may_lack):
     raise DataError(f'{where} has label {label}, which is not a finite number.')
-  return int(label) if source.classes else float(np.float32(label))
+  known = label != UNLABELLED if source.classes else not np.isnan(label)
+  return (int(label) if source.classes else float(np.float32(label))), bool(known)
+
+
+def is_known(labels: np.ndarray) -> np.ndarray:
+  """True for the examples that have a label, bool [N], of labels int64 [N], float32 [N] or [N, K], or bool
+  [N, K]."""
+  if labels.dtype.kind == 'f':
+    return ~np.isnan(labels).reshape(len(labels), -1).any(1)
+  return np.ones(len(labels), bool) if labels.dtype == bool else labels != UNLABELLED
 
 
 def of_file(arrays: dict[str, np.ndarray], path) -> np.ndarray:
-  """The labels of an .npz file: int64 or float32 [N], or int32 of positions, with the shape of the inputs.
+  """The labels of an .npz file, whose dtype tells the kind.
 
   Args:
     arrays: of the file, see `sources.npz`.
     path: of the file, for errors.
+
+  Returns:
+    Classes int64 [N], real numbers float32 [N] or [N, K], several labels bool [N, K], or those of positions
+    int32 with the shape of the inputs.
 
   Raises:
     DataError: they are no labels.
@@ -43,11 +76,15 @@ def of_file(arrays: dict[str, np.ndarray], path) -> np.ndarray:
   tokens_in_a_row = (
     'offsets' in arrays and labels.shape == positions and labels.size != len(arrays['offsets']) - 1
   )
+  if labels.ndim == 2 and labels.dtype == bool:
+    return labels
+  if labels.ndim == 2 and labels.dtype.kind == 'f' and labels.shape[1]:
+    return _real(labels[:, 0] if labels.shape[1] == 1 else labels, path)
   if labels.ndim == 2 or tokens_in_a_row:
     if labels.dtype.kind not in 'iu' or labels.shape != positions:
       raise DataError(
         f'{path}: labels are {_kind(labels)} and inputs {_kind(arrays["inputs"])}; give each position a '
-        'whole number, or each example one label.'
+        'whole number, or each example one label, several true or false ones, or several real numbers.'
       )
     if (least := labels.min()) < UNLABELLED:
       raise DataError(f'{path}: a position has the label {least}; number the classes from 0, or give -1.')
@@ -55,29 +92,54 @@ def of_file(arrays: dict[str, np.ndarray], path) -> np.ndarray:
   if labels.ndim != 1 or labels.dtype.kind not in 'iuf':
     raise DataError(f'{path}: labels are {_kind(labels)}; make them a row of whole or real numbers.')
   if labels.dtype.kind == 'f':
-    with np.errstate(over='ignore'):
-      real = labels.astype(np.float32)
-    if len(wrong := np.flatnonzero(~np.isfinite(real))):
-      raise DataError(f'{path}: label {wrong[0]} is not a finite number of 32 bits; correct or leave it out.')
-    return real
-  if len(wrong := np.flatnonzero(labels < 0)):
-    raise DataError(f'{path}: label {wrong[0]} is {labels[wrong[0]]}; number the classes from 0.')
-  return labels.astype(np.int64)
+    return _real(labels, path)
+  labels = labels.astype(np.int64)
+  if len(wrong := np.flatnonzero(labels < UNLABELLED)):
+    raise DataError(
+      f'{path}: label {wrong[0]} is {labels[wrong[0]]}; number the classes from 0, or give -1 for no label.'
+    )
+  return labels
+
+
+def _real(labels, path):
+  with np.errstate(over='ignore'):
+    real = labels.astype(np.float32)
+  missing = np.isnan(real).reshape(len(real), -1)
+  wrong = np.isinf(real).reshape(missing.shape).any(1) | (missing.any(1) & ~missing.all(1))
+  if wrong.any():
+    raise DataError(
+      f'{path}: label {np.argmax(wrong)} is not a finite number of 32 bits; correct or leave it out, or give '
+      'NaN (in all dimensions) for no label.'
+    )
+  return real
 
 
 def classes(parts: dict, paths: dict) -> int:
   """Number of classes of the files of a set; 0 for a regression.
 
   Args:
-    parts: {file: its `sources.npz.Part`}. paths: {file: path}, for errors.
+    parts: {file: its `sources.npz_files.Part`}. paths: {file: path}, for errors.
 
   Raises:
-    DataError: a class has no training example, or there is only one.
+    DataError: a class has no training example, there is only one, or labels are missing where they may not.
   """
-  if parts['train'].labels.dtype.kind == 'f':
+  train = parts['train'].labels
+  for file, part in parts.items():
+    # Of positions, examples without a label are found when they are written.
+    known = np.atleast_1d((part.labels != UNLABELLED).any()) if part.per_position else is_known(part.labels)
+    if not known.any():
+      raise DataError(f'{paths[file]} has no example with a label; give some of them one.')
+    if file != 'train' and not known.all():
+      raise DataError(
+        f'{paths[file]}: example {np.argmin(known)} has no label, which only training examples may lack; '
+        'leave it out.'
+      )
+  if train.dtype.kind == 'f':
     return 0
-  found = np.unique(parts['train'].labels)
-  found = found[found != UNLABELLED] if parts['train'].per_position else found
+  if train.dtype == bool:
+    return _of_several(parts, paths)
+  found = np.unique(train)
+  found = found[found != UNLABELLED]
   if len(gaps := np.flatnonzero(found != np.arange(len(found)))):
     raise DataError(
       f'{paths["train"]} has no example of class {gaps[0]}, but one of class {found[-1]}; number the classes '
@@ -94,6 +156,17 @@ def classes(parts: dict, paths: dict) -> int:
   return len(found)
 
 
+def _of_several(parts, paths) -> int:
+  train = parts['train'].labels
+  for k, (some, every) in enumerate(zip(train.any(0), train.all(0), strict=True)):
+    if every or not some:
+      raise DataError(
+        f'{paths["train"]}: {"all" if every else "no"} examples have label {k}, so there is nothing to '
+        'learn; leave the label out.'
+      )
+  return train.shape[1]
+
+
 def _kind(array):
   return f'{array.dtype} {list(array.shape)}'
 
@@ -107,18 +180,18 @@ def _of_positions(label_L, positions, classes, where):
       f'{where} has label {label_L[wrong[0]]} at position {wrong[0]}; labels run from 0 to {classes - 1}, '
       f'and {UNLABELLED} marks a position that does not count.'
     )
-  if (label_L == UNLABELLED).all():
-    raise DataError(f'{where} has no position that counts; give one a label, or leave the example out.')
   return label_L
 
 
-def statistics(labels: list[float]) -> dict[str, list[float]]:
-  """{'mean', 'std', 'least', 'largest': [1]} of real labels."""
-  label_N = np.asarray(labels, np.float64)
+def statistics(labels: list) -> dict[str, list[float]]:
+  """{'mean', 'std', 'least', 'largest': [K]} of real labels, numbers (K = 1) or [K] each, of which NaN is
+  none."""
+  label_NK = np.asarray(labels, np.float64).reshape(len(labels), -1)
+  label_NK = label_NK[~np.isnan(label_NK).any(1)]
   measured = {
-    'mean': label_N.mean(),
-    'std': label_N.std(),
-    'least': label_N.min(),
-    'largest': label_N.max(),
+    'mean': label_NK.mean(0),
+    'std': label_NK.std(0),
+    'least': label_NK.min(0),
+    'largest': label_NK.max(0),
   }
-  return {name: [float(value)] for name, value in measured.items()}
+  return {name: values.tolist() for name, values in measured.items()}

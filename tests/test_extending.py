@@ -165,10 +165,7 @@ def test_own_labels_of_positions(folder, capsys):
   'change, sentence',
   [
     (lambda y: y[:, :-1], 'give each position a whole number'),
-    (
-      lambda y: np.where(np.arange(400)[:, None] == 3, -1, y),
-      'example 3 of train has no position that counts',
-    ),
+    (lambda y: np.full_like(y, -1), 'has no example with a label'),
     (lambda y: np.where(y == 1, 2, y), 'no example of class 1, but one of class 2'),
     (lambda y: np.where(y < 0, -2, y), 'a position has the label -2'),
   ],
@@ -181,6 +178,81 @@ def test_labels_of_positions_that_are_refused(folder, capsys, change, sentence):
   np.savez('raw/train.npz', inputs=arrays['inputs'], labels=change(arrays['labels']))
   assert cli.main(['prepare', 'npz', '--name=states', '--raw_dir=raw', '--data_dir=data']) == 2
   assert sentence in capsys.readouterr().err
+
+
+def test_own_several_labels(folder, capsys):
+  """The example of data.md: checkpoints by AUROC, the score with its interval, recorded predictions."""
+  (folder / 'raw').mkdir()
+  runpy.run_path('my_chords.py', run_name='__main__')
+  assert cli.main(['prepare', 'npz', '--name=chords', '--raw_dir=raw', '--data_dir=data']) == 0
+  assert cli.main(['inspect', 'chords', '--data_dir=data', '--out=page.html']) == 0
+  assert 'An example may have several labels, or none.' in capsys.readouterr().out
+  test = open_split('chords', 'test', 'data')
+  stored = test.gather(np.arange(len(test)))
+  with np.load('raw/train.npz') as raw:
+    np.testing.assert_array_equal(stored['label'], raw['labels'][stored['index']])
+
+  words = [f'--config={DEMO}:regime=scratch', '--config.task=chords', '--register=my_chords.py', '--quiet']
+  words += ['--config.finetune.max_steps=4', '--config.finetune.evaluate_every=2']
+  assert cli.main(['train', *words, '--workdir=runs/a']) == 0
+  run = read_run('runs/a')
+  _, label_NK, prediction_NK = run.predictions
+  areas = [
+    np.mean([(p > q) + (p == q) / 2 for p in p_N[y_N] for q in p_N[~y_N]])
+    for y_N, p_N in zip(label_NK.T, prediction_NK.T, strict=True)
+  ]
+  assert run.score.key == 'auroc'
+  assert run.value == pytest.approx(np.mean(areas), abs=1e-12)
+  assert run.test.keys() >= {'loss', 'macro_f1', 'mean_average_precision'}
+  assert 'auroc' in run.curves['finetune']['validation']
+  assert cli.main(['evaluate', '--workdir=runs/a', '--split=test', '--register=my_chords.py']) == 0
+  assert 'Equal' in capsys.readouterr().out
+
+  as_recorded = ['record', '--predictions=runs/a/predictions.npz', '--task=chords', '--data_dir=data']
+  assert cli.main([*as_recorded, '--model=other', '--regime=masked', '--seed=0', '--out=runs/b']) == 0
+  assert read_run('runs/b').value == run.value
+  assert cli.main(['report', '--workdir=runs']) == 0
+  assert 'AUROC' in pathlib.Path('runs/report.html').read_text(encoding='utf-8')
+  with np.load('runs/a/predictions.npz') as arrays:
+    np.savez('logits.npz', **dict(arrays) | {'prediction': 9 * arrays['prediction']})
+  as_recorded[1] = '--predictions=logits.npz'
+  assert cli.main([*as_recorded, '--model=other', '--regime=scratch', '--seed=0', '--out=runs/c']) == 2
+  assert 'asks for probabilities from 0 to 1' in capsys.readouterr().err
+
+
+def test_own_numbers_that_most_examples_lack(folder, capsys):
+  """The example of data.md: two numbers per example, and pretraining on those without any."""
+  (folder / 'raw').mkdir()
+  runpy.run_path('my_pendulum.py', run_name='__main__')
+  assert cli.main(['prepare', 'npz', '--name=pendulum', '--raw_dir=raw', '--data_dir=data']) == 0
+  with np.load('raw/train.npz') as raw:
+    labels_NK, known_N = raw['labels'], ~np.isnan(raw['labels']).any(1)
+  said = f'{known_N.sum():,} of 1,000 training examples of pendulum have a label'
+  assert said in capsys.readouterr().out
+  assert cli.main(['inspect', 'pendulum', '--data_dir=data', '--out=page.html']) == 0
+  data = open_splits('pendulum', 'data')
+  assert sum(map(len, data.values())) == 1000
+  held = np.concatenate([data['validation'].indices, data['test'].indices])
+  assert known_N[held].all()
+  assert known_N[data['train'].labelled.indices].all()
+  assert len(data['train'].labelled) == known_N.sum() - len(held)
+
+  words = [f'--config={DEMO}:regime=masked', '--config.task=pendulum', '--register=my_pendulum.py', '--quiet']
+  words += [f'--config.{stage}.max_steps=2' for stage in ('pretrain', 'finetune')]
+  assert cli.main(['train', *words, '--workdir=runs/a']) == 0
+  run = read_run('runs/a')
+  stages = run.result['stages']
+  assert stages['pretrain']['epochs'] == pytest.approx(2 * 50 / len(data['train']))
+  assert stages['finetune']['epochs'] == pytest.approx(2 * 50 / len(data['train'].labelled))
+  index_N, label_NK, prediction_NK = run.predictions
+  np.testing.assert_array_equal(label_NK, labels_NK[index_N].astype(np.float32))
+  error_NK = label_NK - prediction_NK
+  assert run.value == pytest.approx(np.mean(1 - (error_NK**2).mean(0) / label_NK.var(0)), abs=1e-9)
+  assert run.test['mae'] == pytest.approx(np.abs(error_NK).mean(), rel=1e-4)
+  assert run.test['rmse'] == pytest.approx(np.sqrt((error_NK**2).mean()))
+  as_recorded = ['record', '--predictions=runs/a/predictions.npz', '--task=pendulum', '--data_dir=data']
+  assert cli.main([*as_recorded, '--model=other', '--regime=scratch', '--seed=0', '--out=runs/b']) == 0
+  assert read_run('runs/b').value == run.value
 
 
 @pytest.mark.skipif(importlib.util.find_spec('torch') is None, reason='PyTorch is not installed')

@@ -3,9 +3,16 @@
 In the place of a file there may be a folder (train, validation, test) with the same arrays as `inputs.npy`,
 `labels.npy` and so on, or with several .npz files, the parts of the whole, in the order of their names.
 
-Every file holds `labels`, [N]: whole numbers 0 to classes - 1, or real numbers for a regression. Labels of
-positions are whole numbers [N, L], with -1 where a position does not count; those of concatenated token ids
-are [all tokens]. Inputs have one of three forms:
+Every file holds `labels`, of one of these kinds:
+
+- classes: whole numbers 0 to classes - 1, [N];
+- a regression: real numbers, [N], or [N, K] of several dimensions;
+- several labels: true or false, bool [N, K];
+- classes of positions: whole numbers [N, L], with -1 where a position does not count, or [all tokens] of
+  concatenated token ids.
+
+Training examples may have no label: -1 for classes, NaN for a regression, -1 at all positions. Pretraining
+reads them, finetuning does not. Inputs have one of three forms:
 
 - values: `inputs`, uint8, int16 or float32 [N, L] or [N, L, C]; optionally `lengths`, [N], of which example n
   has the first lengths[n] positions (bytes and int16 then have the shape [N, L, C], also for one channel);
@@ -46,7 +53,10 @@ def _load(paths, dataset):
   npz_files.check_alike({paths[file]: part for file, part in parts.items()})
   npz_files.check_groups(parts, paths)
   classes = labels.classes(parts, paths)
-  by_class = classes and not train.per_position
+  by_class = train.labels.dtype == np.int64
+  known = [
+    part.labels if part.per_position else part.labels[labels.is_known(part.labels)] for part in parts.values()
+  ]
   for sentence in _remarks(parts, paths):
     print(sentence)
   tokens, vocabulary = train.kind == 'tokens', ()
@@ -62,6 +72,8 @@ def _load(paths, dataset):
     counts={file: len(part) for file, part in parts.items()},
     classes=classes,
     per_position=train.per_position,
+    unlabelled=True,
+    label_width=train.label_width,
     shape=shape,
     dtype=dtype,
     groups=None if train.groups is None else {file: part.together()[1] for file, part in parts.items()},
@@ -70,7 +82,7 @@ def _load(paths, dataset):
     verified=False,
     extra={
       'verification': 'none',
-      'distinct_labels': len(np.unique(np.concatenate([part.labels.reshape(-1) for part in parts.values()]))),
+      'distinct_labels': len(np.unique(np.concatenate([label.reshape(-1) for label in known]))),
       **({'vocabulary': list(vocabulary)} if tokens else {}),
       **(
         {'train_labels': train.labels[train.order].tolist()} if by_class and 'validation' not in parts else {}
@@ -84,7 +96,10 @@ def _remarks(parts, paths):
   held = {split: (str(paths[split]), parts[split].labels) for split in scorable.MEANING if split in parts}
   train, kind = parts['train'], 'holdout' if 'test' in parts else 'random'
   if 'validation' not in parts and train.groups is None:
-    cut = splits.split_positions(kind, {'counts': {file: len(part) for file, part in parts.items()}})
+    known = np.ones(1) if train.per_position else labels.is_known(train.labels)
+    labelled = [] if known.all() else np.flatnonzero(known).tolist()
+    counts = {file: len(part) for file, part in parts.items()}
+    cut = splits.split_positions(kind, {'counts': counts, 'labelled': labelled})
     for split in scorable.MEANING.keys() - held.keys():
       where = f'the {split} split that splits={kind!r} cuts from {paths["train"]}'
       held[split] = where, train.labels[cut[split][1]]

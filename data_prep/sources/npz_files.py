@@ -22,7 +22,7 @@ class Part:
   Attributes:
     inputs: values [N, L] or [N, L, C], token ids [N, L], or all token ids concatenated [tokens].
     bounds: int64 [N + 1]: example n has the elements bounds[n] to bounds[n + 1] of the inputs.
-    labels: int64 or float32 [N], or of positions int32 [N, L] or, with the elements of `bounds`, [tokens].
+    labels: see `labels.of_file`; of positions int32 [N, L] or, with the elements of `bounds`, [tokens].
     lengths: positions of each example, int64 [N]; None if they are those of `bounds`.
     groups: int64 [N], equal for examples that belong together; None if the file has none.
     vocabulary: names of token ids, if the file has them.
@@ -47,6 +47,11 @@ class Part:
   def per_position(self) -> bool:
     """True if every position has a label."""
     return self.labels.dtype == np.int32
+
+  @property
+  def label_width(self) -> int:
+    """The numbers of a label, or 0 for one."""
+    return self.labels.shape[1] if self.labels.ndim == 2 and not self.per_position else 0
 
   @property
   def row(self) -> tuple[int, ...]:
@@ -89,7 +94,7 @@ class Part:
     moved = order if (order != np.arange(len(order))).any() else None
     pieces = self.inputs.pieces(self.bounds, moved)
     for n, piece in zip(order.tolist(), pieces, strict=True):
-      label = self._of_positions(n) if self.per_position else self.labels[n].item()
+      label = self._of_positions(n) if self.per_position else self.labels[n]
       row = piece.reshape(self.row)
       yield (row if self.lengths is None else row[: self.lengths[n]]).astype(dtype), label
 
@@ -123,7 +128,7 @@ def read(path: pathlib.Path) -> Part:
   if 'offsets' not in found:
     bounds = np.arange(len(inputs) + 1) * inputs.width
   count = len(bounds) - 1
-  if labels.ndim == 2 and lengths is not None:
+  if labels.ndim == 2 and labels.dtype == np.int32 and lengths is not None:
     labels = np.where(_within(lengths, labels.shape[1]), labels, np.int32(UNLABELLED))
   if labels.dtype != np.int32 and count != len(labels):
     raise DataError(f'{path} has {count:,} inputs, but {len(labels):,} labels; give every input one label.')
@@ -149,7 +154,7 @@ def read_any(path: pathlib.Path) -> Part:
     found = [getattr(part, name) for part in parts.values()]
     if found[0] is None:
       return None
-    return np.concatenate([array.reshape(-1) for array in found])
+    return np.concatenate([array.reshape(-1) if first.per_position else array for array in found])
 
   return dataclasses.replace(
     first,
@@ -186,8 +191,10 @@ def _arrays(path):
   else:
     found = arrays.of_npz(path)
   if missing := [name for name in KEYS[:2] if name not in found]:
+    how = ' (training examples without a label have -1, or NaN in a regression)' * ('labels' in missing)
     raise DataError(
-      f'{path} has no {" and no ".join(missing)}; it has {raw_files.shown(", ".join(found)) or "nothing"}.'
+      f'{path} has no {" and no ".join(missing)}{how}; it has '
+      f'{raw_files.shown(", ".join(found)) or "nothing"}.'
     )
   if unknown := [name for name in found if name not in KEYS]:
     raise DataError(
@@ -302,6 +309,7 @@ def check_alike(parts):
   for path, part in parts.items():
     for what, of in (
       ('labels', lambda part: part.labels.dtype.name),
+      ('the label width', lambda part: part.label_width),
       ('inputs', lambda part: part.kind),
       ('shape', lambda part: part.shape and list(part.shape)),
     ):

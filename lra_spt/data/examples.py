@@ -85,7 +85,9 @@ class Examples:
     records = self._source.read(self.indices[positions])
     shapes = task.batch(len(records))
     decoded = {name: np.zeros(shapes[name].shape, shapes[name].dtype) for name in _DECODED}
-    if task.per_position:
+    if task.label_width:
+      np.stack([record['label'] for record in records], out=decoded['label'])
+    elif task.per_position:
       decoded['label'][:] = UNLABELLED
       for label_L, record in zip(decoded['label'], records, strict=True):
         label_L[: len(record['label'])] = record['label']
@@ -153,7 +155,18 @@ class Examples:
     if fraction == 1:
       return self
     order = np.random.RandomState(42).permutation(len(self))
-    chosen = np.sort(order[: max(1, int(fraction * len(self)))])
+    return self._some(np.sort(order[: max(1, int(fraction * len(self)))]))
+
+  @property
+  def labelled(self) -> 'Examples':
+    """The split without examples that have no label; itself if all have one."""
+    known = self.metadata.get('labelled')
+    if self.file != 'train' or not known or (has := np.isin(self.indices, known)).all():
+      return self
+    return self._some(np.flatnonzero(has))
+
+  def _some(self, chosen) -> 'Examples':
+    """The examples at these positions of the split."""
     return Examples(
       self.task,
       self.split,
@@ -176,9 +189,10 @@ class Examples:
 
     Returns:
       A dict with the shapes and dtypes of `task.batch(B)`: inputs [B, *task.row] in the storage dtype (token
-      ids padded with `pad_id`); lengths int32 [B], or [B, 2] for pairs; label int32 or float32 [B], or int32
-      [B, L] with -1 for positions that do not count; weight
-      float32 [B], all ones; index int32 [B], the position in the stored file.
+      ids padded with `pad_id`); lengths int32 [B], or [B, 2] for pairs; label int32 or float32 [B], bool or
+      float32 [B, K] for several labels or dimensions, or int32 [B, L] with -1 for positions that do not
+      count; weight float32 [B], all ones; index int32 [B], the position in the stored file. Examples without
+      a label have -1 or NaN.
 
     Raises:
       IndexError: a position lies outside the split.
@@ -282,14 +296,14 @@ def open_splits(task: Task | str, data_dir) -> dict[str, Examples]:
 
 
 class _Stored:
-  """The examples of one file, by position: {'inputs', 'label'} and, for pairs, 'second_begins'. Labels of
-  positions are int32 [positions].
+  """The examples of one file, by position: {'inputs', 'label'} and, for pairs, 'second_begins'. Labels that
+  are arrays have the dtype of the feature.
 
   TFDS's own data source returns the same, but several times slower: it starts threads for each batch and
   walks its description of features for each example. This class calls only its parser and its reader.
   """
 
-  def __init__(self, paths, open_reader, sizes, parse, inputs):
+  def __init__(self, paths, open_reader, sizes, parse, inputs, label_dtype):
     self._paths, self._open, self._parse = paths, open_reader, parse
     for path in paths:  # the reader would take a file without permission for an empty one
       with touching(path, 'read'), contextlib.suppress(FileNotFoundError), open(path, 'rb'):
@@ -299,6 +313,7 @@ class _Stored:
       raise ValueError(f'the files hold {counts} examples, not {sizes}')
     self._begins = np.cumsum([0, *sizes])
     self._shape, self._dtype = [-1 if size is None else size for size in inputs.shape], inputs.np_dtype
+    self._label_dtype = label_dtype
 
   def __len__(self) -> int:
     return int(self._begins[-1])
@@ -343,8 +358,8 @@ class _Stored:
   def _example(self, fields):
     stored = np.frombuffer(fields['inputs'].bytes_list.value[0], self._dtype)
     example = {'inputs': stored.reshape(self._shape)}
-    if of_positions := fields['label'].bytes_list.value:
-      example['label'] = np.frombuffer(of_positions[0], np.int32)
+    if array := fields['label'].bytes_list.value:
+      example['label'] = np.frombuffer(array[0], self._label_dtype)
     for name in fields.keys() - example.keys():
       (example[name],) = fields[name].int64_list.value or fields[name].float_list.value
     return example
@@ -372,7 +387,7 @@ def open_source(folder: str, file: str) -> _Stored:
       info = tfds.builder_from_directory(folder).info
       split, inputs = info.splits[file], info.features['inputs']
       lengths, paths = split.shard_lengths, [str(path) for path in split.filepaths]
-      return _Stored(paths, open_reader, lengths, parse, inputs)
+      return _Stored(paths, open_reader, lengths, parse, inputs, info.features['label'].np_dtype)
     except FileAccessError:
       raise
     except Exception as error:  # TFDS and protobuf each raise their own kinds

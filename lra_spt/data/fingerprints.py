@@ -28,10 +28,11 @@ class Fingerprint:
     self._digest = hashlib.sha256()
 
   def add(self, file: str, position: int, label, documents: Sequence[np.ndarray]) -> None:
-    """Adds the next example: its label, a number or int32 [positions], and its one document, or the two of a
-    pair, C-contiguous."""
+    """Adds the next example: its label, a number, int32 [positions], or bool or float32 [K], and its one
+    document, or the two of a pair, C-contiguous."""
     if isinstance(label, np.ndarray):
-      documents, label = [*documents, label], 'positions'
+      kind = 'positions' if label.dtype == np.int32 else label.dtype.name
+      documents, label = [*documents, label], kind
     shapes = ':'.join(str(document.shape) for document in documents)
     self._digest.update(f'{file}:{position}:{label}:{shapes}:'.encode())
     for document in documents:

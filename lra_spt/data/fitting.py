@@ -43,6 +43,13 @@ def check_fits(task: Task, metadata: dict, folder) -> None:
     raise DataError(
       f'The data set in {folder} has {have}; give task {task.name!r} labels={kind}({task.classes}).'
     )
+  if (width := metadata.get('label_width', 0)) != task.label_width:
+    kind = f'MultiLabel({width})' if task.classes else f'Real(dimensions={width or 1}, measured=True)'
+    kind = kind if width or not task.classes else f'Classes({task.classes})'
+    have = f'{width} labels' if width else 'one label'
+    raise DataError(
+      f'The data set in {folder} has {have} per example; give task {task.name!r} labels={kind}.'
+    )
   for key, default, expected in (
     ('documents', 1, task.documents),
     ('dtype', 'uint8', task.inputs.dtype),

@@ -186,25 +186,38 @@ class PerPosition:
 
 
 @dataclasses.dataclass(frozen=True)
+class MultiLabel:
+  """Each example has any number of `count` labels, true or false each. Models answer with the probability of
+  each; from 0.5 on, an example is said to have the label."""
+
+  count: int
+
+  scores, measures = ('macro_f1', 'auroc'), ('macro_f1', 'auroc', 'mean_average_precision')
+
+
+@dataclasses.dataclass(frozen=True)
 class Real:
-  """Each example has a number.
+  """Each example has a number, or one in each of several dimensions.
 
   Attributes:
     mean: mean of the training labels; `lra-spt inspect` prints it. The model answers (label - mean) / std, so
-      other values make training slower and change the meaning of a learning rate.
+      other values make training slower and change the meaning of a learning rate. Of several dimensions a
+      tuple, as `std`.
     std: standard deviation of the training labels.
-    range: the least and the largest label of the (published) training split; only protocol paper scales by
-      it.
+    range: the least and the largest label of the (published) training split, of several dimensions a tuple of
+      such pairs; only protocol paper scales by it.
     measured: preparation measures all three on the training file; others given here are not used.
+    dimensions: numbers of an example; those of `mean`, if it is given.
 
   Raises:
-    ConfigError: one of the three is missing, and they are not measured.
+    ConfigError: one of the three is missing, and they are not measured, or they differ in their dimensions.
   """
 
-  mean: float | None = None
-  std: float | None = None
-  range: tuple[float, float] | None = None
+  mean: float | tuple[float, ...] | None = None
+  std: float | tuple[float, ...] | None = None
+  range: tuple[float, float] | tuple[tuple[float, float], ...] | None = None
   measured: bool = False
+  dimensions: int = dataclasses.field(default=1, compare=False)  # it follows from `mean`
 
   count = 0
   scores, measures = ('r2',), ('r2', 'mae', 'rmse')
@@ -214,14 +227,25 @@ class Real:
       if getattr(self, name) is None:
         if not self.measured:
           raise ConfigError(f'Real labels have no {name}; give mean, std and range, or measured=True.')
-        object.__setattr__(self, name, value)
+        object.__setattr__(self, name, value if self.dimensions == 1 else (value,) * self.dimensions)
+    object.__setattr__(self, 'dimensions', np.size(self.mean))
+    if not self.dimensions == np.size(self.std) == np.size(self.range) / 2:
+      raise ConfigError(
+        f'Real labels have mean={self.mean}, std={self.std} and range={self.range}; give each dimension one.'
+      )
 
   def normalised_by(self, statistics: Mapping) -> 'Real':
-    """The labels with measured constants, {'mean', 'std', 'least', 'largest': [1]}. Labels that never vary
+    """The labels with measured constants, {'mean', 'std', 'least', 'largest': [K]}. Labels that never vary
     get the deviation 1."""
-    (mean,), (low,), (high,) = (statistics[part] for part in ('mean', 'least', 'largest'))
-    (std,) = np.where(never_vary(statistics), 1.0, statistics['std']).tolist()
-    return Real(mean, std, (low, high) if low < high else (mean - std, mean + std), measured=True)
+    std_K = np.where(never_vary(statistics), 1.0, statistics['std']).tolist()
+    means_K, lows_K, highs_K = (statistics[part] for part in ('mean', 'least', 'largest'))
+    ranges_K = tuple(
+      (low, high) if low < high else (mean - std, mean + std)
+      for mean, std, low, high in zip(means_K, std_K, lows_K, highs_K, strict=True)
+    )
+    if len(std_K) == 1:
+      return Real(means_K[0], std_K[0], ranges_K[0], measured=True)
+    return Real(tuple(means_K), tuple(std_K), ranges_K, measured=True)
 
 
 @dataclasses.dataclass(frozen=True)

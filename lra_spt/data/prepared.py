@@ -175,13 +175,13 @@ def read_metadata(folder, advice: str, *, thorough: bool = False) -> dict:
   Returns:
     metadata.json: source (str), verified (bool), fingerprint (SHA-256 over the examples in order, hex),
     counts ({file: examples}), shape ([positions] or [positions, channels]; if lengths differ null for tokens
-    and [0, channels] for values), dtype (of
-    inputs), documents (2 for pairs, else 1), groups ({file: sizes of consecutive groups}), longest
-    (positions), classes (0 for real labels), per_position (True if each position has a label), request
-    (arguments of the preparation), files ({name: bytes}), sha256 ({name: hex}), and for tokens vocabulary
-    ([str]). Some sets have statistics of the training
-    file ({'train': {'mean', 'std'}} of stored values, per channel, and {'labels': {'mean', 'std', 'least',
-    'largest'}} of real labels), distinct_labels and train_labels (from .npz files), class_names and
+    and [0, channels] for values), dtype (of inputs), documents (2 for pairs, else 1), groups ({file: sizes of
+    consecutive groups}), longest (positions), classes (0 for real labels), per_position (True if each
+    position has a label), label_width (K of several labels or dimensions, 0 for one), labelled (positions of
+    training examples with a label; empty if all have one), request (arguments of the preparation), files
+    ({name: bytes}), sha256 ({name: hex}), and for tokens vocabulary ([str]). Some sets have statistics of the
+    training file ({'train': {'mean', 'std'}} of stored values, per channel, and {'labels': {'mean', 'std',
+    'least', 'largest'}} of real labels), distinct_labels and train_labels (from .npz files), class_names and
     published_vocabulary (from the catalogue).
 
   Raises:
@@ -245,6 +245,8 @@ class Metadata:
   distinct_labels: int = 0
   longest: int = 0
   per_position: bool = False
+  label_width: int = 0
+  labelled: list[int] = dataclasses.field(default_factory=list)
   shape: list[int] | None = None
   dtype: str = ''
   documents: int = 1

@@ -1,7 +1,7 @@
 """The task of a prepared set that no Python file describes: the set's metadata say all that it needs."""
 
 from lra_spt.data import prepared
-from lra_spt.data.parts import Classes, Groups, PerPosition, Real, Tokens, Values
+from lra_spt.data.parts import Classes, Groups, MultiLabel, PerPosition, Real, Tokens, Values
 from lra_spt.data.task import Task
 
 # The commands that make such sets, by the `from` of their request.
@@ -53,9 +53,11 @@ def _inputs(metadata):
 
 
 def _labels(metadata):
+  width = metadata.get('label_width', 0)
   if not metadata['classes']:
-    return Real(measured=True)
-  return (PerPosition if metadata.get('per_position') else Classes)(metadata['classes'])
+    return Real(measured=True, dimensions=width or 1)
+  kind = MultiLabel if width else PerPosition if metadata.get('per_position') else Classes
+  return kind(metadata['classes'])
 
 
 def _splits(metadata):

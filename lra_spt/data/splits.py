@@ -155,6 +155,9 @@ def shuffled_split(n: int) -> dict[str, np.ndarray]:
 def split_positions(kind: Splits, metadata: dict) -> dict[str, tuple[str, np.ndarray]]:
   """The stored file of each split of a task, and the positions that it reads there.
 
+  Training examples without a label are in no validation or test split. Those with a label are cut as if there
+  were no others, which follow in the training split; groups are cut with all their examples.
+
   Args:
     kind: one of `Splits`.
     metadata: of the set, see `prepared.read_metadata`. 'holdout' and 'reused' need the counts of train and
@@ -169,6 +172,28 @@ def split_positions(kind: Splits, metadata: dict) -> dict[str, tuple[str, np.nda
     DataError: the set has no groups, or no labels of its training file.
     KeyError: a stored file is missing.
   """
+  if not (labelled := metadata.get('labelled')):
+    return _cut(kind, metadata)
+  known_N = np.asarray(labelled, np.int64)
+  if kind == 'grouped':
+    found = _cut(kind, metadata)
+    held = {name: (file, at[np.isin(at, known_N)]) for name, (file, at) in found.items()}
+    return held | {'train': found['train']}
+  counts, classes = metadata['counts'], metadata.get('train_labels') or []
+  of_labelled = {
+    'counts': counts | {'train': len(known_N)},
+    'train_labels': [classes[n] for n in labelled] if classes else [],
+  }
+  found = {
+    name: (file, known_N[at] if file == 'train' else at)
+    for name, (file, at) in _cut(kind, metadata | of_labelled).items()
+  }
+  others_N = np.setdiff1d(np.arange(counts['train']), known_N)
+  return found | {'train': ('train', np.concatenate([found['train'][1], others_N]))}
+
+
+def _cut(kind, metadata):
+  """`split_positions` of a training file whose examples all have labels."""
   counts = metadata['counts']
   if kind == 'files':
     return {name: (name, np.arange(counts.get(name, 0))) for name in ('train', 'validation', 'test')}

@@ -26,6 +26,7 @@ from lra_spt.data.parts import (
   ByteTokens,
   Classes,
   Groups,
+  MultiLabel,
   PerPosition,
   Published,
   Real,
@@ -44,12 +45,13 @@ class Task:
     name: name of the task, on the command line.
     dataset: name of the prepared set that it reads; several tasks can share one.
     inputs: `Tokens`, `Values`, `Bytes` or, through `with_byte_tokens`, `ByteTokens`.
-    labels: `Classes`, `PerPosition` or `Real`.
+    labels: `Classes`, `PerPosition`, `MultiLabel` or `Real`.
     splits: rule that assigns examples to splits, see `splits.Splits`.
     groups: names of groups of dependent examples; None if examples are independent.
     metric: the main score, which chooses checkpoints and stands in tables: 'accuracy' or 'macro_f1' for
-      classes and positions, 'r2' for real numbers; '' is the first of these. Tests report further ones beside
-      it. Errors such as MAE and RMSE are never the main score, because tables count higher as better.
+      classes and positions, 'macro_f1' or 'auroc' for several labels, 'r2' for real numbers; '' is the first
+      of these. Tests report further ones beside it. Errors such as MAE and RMSE are never the main score,
+      because tables count higher as better.
     published: departures of the published code.
     chance: the score of guessing, for readers of a report.
     description: one sentence.
@@ -66,7 +68,7 @@ class Task:
   name: str
   dataset: str
   inputs: Tokens | Values | Bytes | ByteTokens
-  labels: Classes | PerPosition | Real
+  labels: Classes | PerPosition | MultiLabel | Real
   splits: Splits = 'files'
   groups: Groups | None = None
   metric: str = ''
@@ -118,6 +120,11 @@ class Task:
     return self.labels.count
 
   @property
+  def outputs(self) -> int:
+    """Numbers of an answer: one for each class, label or dimension."""
+    return self.classes or self.label_width or 1
+
+  @property
   def regression(self) -> bool:
     """True if labels are real numbers."""
     return isinstance(self.labels, Real)
@@ -133,6 +140,18 @@ class Task:
     return isinstance(self.labels, PerPosition)
 
   @property
+  def multi_label(self) -> bool:
+    """True if an example has several labels."""
+    return isinstance(self.labels, MultiLabel)
+
+  @property
+  def label_width(self) -> int:
+    """K, the numbers of a label that is an array [K]; 0 for one number and for labels of positions."""
+    if self.multi_label:
+      return self.classes
+    return self.labels.dimensions if self.regression and self.labels.dimensions > 1 else 0
+
+  @property
   def row(self) -> tuple[int, ...]:
     """Shape of one example's inputs in a batch: (L,), (L, C) or (2, L)."""
     if self.documents == 2:
@@ -141,10 +160,12 @@ class Task:
 
   def batch(self, *leading: int) -> dict[str, ArraySpec]:
     """Shapes and dtypes of a batch of [*leading] examples of `examples.Examples.gather`."""
+    width = self.length if self.per_position else self.label_width
+    kind = 'float32' if self.regression else 'bool' if self.multi_label else 'int32'
     parts = {
       'inputs': (self.row, self.inputs.dtype),
       'lengths': ((2,) if self.documents == 2 else (), 'int32'),
-      'label': ((self.length,) if self.per_position else (), 'float32' if self.regression else 'int32'),
+      'label': ((width,) if width else (), kind),
       'weight': ((), 'float32'),
       'index': ((), 'int32'),
     }

@@ -3,7 +3,17 @@
 import shlex
 
 from lra_spt.data import generated, prepared, set_tasks
-from lra_spt.data.parts import Bytes, Classes, Groups, PerPosition, Published, Real, Tokens, Values
+from lra_spt.data.parts import (
+  Bytes,
+  Classes,
+  Groups,
+  MultiLabel,
+  PerPosition,
+  Published,
+  Real,
+  Tokens,
+  Values,
+)
 from lra_spt.data.task import Task
 from lra_spt.errors import IMPORT_FIRST, ConfigError, nearest
 
@@ -12,6 +22,7 @@ __all__ = [
   'Bytes',
   'Classes',
   'Groups',
+  'MultiLabel',
   'PerPosition',
   'Published',
   'Real',

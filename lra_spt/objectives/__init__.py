@@ -1,5 +1,5 @@
-"""Objectives of training: denoising (masked or causal), classification (of sequences, pairs or positions),
-regression.
+"""Objectives of training: denoising (masked or causal), classification (of sequences, pairs or positions; one
+class or several labels), regression.
 
 An objective prepares a batch, names the input width and head that it needs, and computes loss and metrics;
 `contract` has the full description and explains how to write your own. Losses and metrics remain (sum, count)
@@ -8,7 +8,11 @@ section 3.1; published code `src/dataloaders/base.py` (`MaskedSequenceDatasetWra
 `src/tasks/metrics.py`.
 """
 
-from lra_spt.objectives.classification import Classification, PositionClassification
+from lra_spt.objectives.classification import (
+  Classification,
+  MultiLabelClassification,
+  PositionClassification,
+)
 from lra_spt.objectives.contract import Objective, Prepared
 from lra_spt.objectives.denoising import CausalDenoising, Denoising, MaskedDenoising
 from lra_spt.objectives.metrics import R2, Mean
@@ -28,6 +32,7 @@ __all__ = [
   'Denoising',
   'MaskedDenoising',
   'Mean',
+  'MultiLabelClassification',
   'Objective',
   'PositionClassification',
   'Prepared',

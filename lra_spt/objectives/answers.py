@@ -35,7 +35,7 @@ class OneAnswer:
 
   @property
   def head(self) -> HeadSpec:
-    return HeadSpec(self.head_kind, self.task.classes or 1, self.pool)
+    return HeadSpec(self.head_kind, self.task.outputs, self.pool)
 
   def _targets(self, label_B):
     return label_B

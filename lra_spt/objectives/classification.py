@@ -1,8 +1,9 @@
-"""Classification: one class per sequence, per pair of documents, or per position."""
+"""Classification: one class per sequence, per pair of documents, or per position, or several labels."""
 
 import dataclasses
 import math
 
+import jax
 import jax.numpy as jnp
 import optax
 from clu.metrics import Collection
@@ -12,7 +13,7 @@ from lra_spt.errors import FieldError
 from lra_spt.models.heads import HeadSpec
 from lra_spt.objectives.answers import OneAnswer
 from lra_spt.objectives.contract import Prepared
-from lra_spt.objectives.metrics import ClassificationMetrics, Mean
+from lra_spt.objectives.metrics import ClassificationMetrics, LossMetrics, Mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,10 +63,14 @@ class Classification(OneAnswer):
   def _counts(self, prepared):
     """The weights of `prepared` times those of the classes of its targets. The least class weight becomes 1,
     because a step divides by a count of 1 or more."""
-    if not self.class_weights:
-      return prepared.weights
-    weight_K = jnp.array([weight / min(self.class_weights) for weight in self.class_weights], jnp.float32)
-    return prepared.weights * weight_K[prepared.targets]
+    return prepared.weights * self._class_weights(prepared) if self.class_weights else prepared.weights
+
+  @property
+  def _weight_K(self):
+    return jnp.array([weight / min(self.class_weights) for weight in self.class_weights], jnp.float32)
+
+  def _class_weights(self, prepared):
+    return self._weight_K[prepared.targets]
 
   def loss(self, outputs, prepared: Prepared):
     """(sum, count) over examples or positions, weighted by their classes."""
@@ -101,3 +106,39 @@ class PositionClassification(Classification):
     prepared, label_BL = super().prepare(batch, keys_B), batch['label']
     counted_BL = (label_BL != UNLABELLED) & (batch['weight'] > 0)[:, None]
     return prepared.replace(targets=jnp.maximum(label_BL, 0), weights=counted_BL.astype(jnp.float32))
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabelClassification(Classification):
+  """Sigmoid cross-entropy of each of several labels, the mean over examples and labels."""
+
+  @property
+  def metrics(self) -> type[Collection]:
+    return LossMetrics
+
+  @property
+  def constant_loss(self) -> float:
+    """The loss of an answer that ignores the input and gives each label the probability 0.5."""
+    return math.log(2)
+
+  def prepare(self, batch, keys_B) -> Prepared:
+    """The batch with targets and weights [B, K]."""
+    prepared, target_BK = super().prepare(batch, keys_B), batch['label'].astype(jnp.float32)
+    weight_BK = jnp.broadcast_to(prepared.weights[:, None], target_BK.shape)
+    return prepared.replace(targets=target_BK, weights=weight_BK)
+
+  def _class_weights(self, prepared):
+    return self._weight_K[None]
+
+  def _losses(self, outputs, prepared):
+    return optax.sigmoid_binary_cross_entropy(outputs.astype(jnp.float32), prepared.targets)
+
+  def measure(self, outputs, prepared: Prepared):
+    """A clu metric collection of one batch."""
+    return LossMetrics.empty().replace(
+      loss=Mean.weighted(self._losses(outputs, prepared), self._counts(prepared))
+    )
+
+  def predictions(self, outputs):
+    """float32 [B, K], the probability of each label."""
+    return jax.nn.sigmoid(outputs.astype(jnp.float32))

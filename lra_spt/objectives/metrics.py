@@ -93,6 +93,19 @@ class ClassificationMetrics(metrics.Collection):
 
 
 @struct.dataclass
+class LossMetrics(metrics.Collection):
+  loss: Mean
+
+
+@struct.dataclass
+class SeveralRegressionMetrics(metrics.Collection):
+  """As `RegressionMetrics`, of several dimensions; their R2 is computed from all predictions."""
+
+  loss: Mean
+  mae: Mean
+
+
+@struct.dataclass
 class RegressionMetrics(metrics.Collection):
   """loss: mean squared error of scaled labels; mae: mean absolute error in units of the label."""
 

@@ -1,13 +1,14 @@
-"""Regression: one number per sequence."""
+"""Regression: one number per sequence, or one in each of several dimensions."""
 
 import dataclasses
 
 import jax.numpy as jnp
+import numpy as np
 from clu.metrics import Collection
 
 from lra_spt.objectives.answers import OneAnswer
 from lra_spt.objectives.contract import Prepared
-from lra_spt.objectives.metrics import R2, Mean, RegressionMetrics
+from lra_spt.objectives.metrics import R2, Mean, RegressionMetrics, SeveralRegressionMetrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,12 @@ class Regression(OneAnswer):
 
   @property
   def metrics(self) -> type[Collection]:
-    return RegressionMetrics
+    return SeveralRegressionMetrics if self.task.label_width else RegressionMetrics
+
+  @property
+  def of_all_predictions(self) -> tuple[str, ...]:
+    """R2 of several dimensions."""
+    return ('r2',) if self.task.label_width else ()
 
   @property
   def selection(self) -> tuple[str, str]:
@@ -28,12 +34,27 @@ class Regression(OneAnswer):
     return 'r2', 'max'
 
   @property
-  def _offset_and_scale(self) -> tuple[float, float]:
+  def _offset_and_scale(self):
+    """Two floats, or of several dimensions two float32 [1, K]."""
     labels = self.task.labels
+    mean, std, bounds = labels.mean, labels.std, labels.range
+    if self.task.label_width:
+      mean, std, bounds = (np.array(part, np.float32)[None] for part in (mean, std, np.transpose(bounds)))
+      bounds = bounds.swapaxes(0, 1)
     if not self.protocol.label_range:
-      return labels.mean, labels.std
-    least, largest = labels.range
+      return mean, std
+    least, largest = bounds
     return (least + largest) / 2, (largest - least) / 2
+
+  def _answers(self, outputs):
+    return (outputs if self.task.label_width else outputs[:, 0]).astype(jnp.float32)
+
+  def prepare(self, batch, keys_B) -> Prepared:
+    """The batch with targets and weights [B], or [B, K] of several dimensions."""
+    prepared = super().prepare(batch, keys_B)
+    if not self.task.label_width:
+      return prepared
+    return prepared.replace(weights=jnp.broadcast_to(prepared.weights[:, None], prepared.targets.shape))
 
   @property
   def constant_loss(self) -> float:
@@ -50,18 +71,21 @@ class Regression(OneAnswer):
     return target_B * scale + offset
 
   def _losses(self, outputs, prepared):
-    return (outputs[:, 0].astype(jnp.float32) - prepared.targets) ** 2
+    return (self._answers(outputs) - prepared.targets) ** 2
 
   def measure(self, outputs, prepared: Prepared):
     """A clu metric collection of one batch."""
-    answers_B, weights_B = outputs[:, 0].astype(jnp.float32), prepared.weights
-    errors_B = jnp.abs(answers_B - prepared.targets) * self._offset_and_scale[1]
-    return RegressionMetrics.empty().replace(
-      loss=Mean.weighted(self._losses(outputs, prepared), weights_B),
-      mae=Mean.weighted(errors_B, weights_B),
-      r2=R2.from_values(answers_B, prepared.targets, weights_B, self._labels(prepared.targets)),
+    answers, weights = self._answers(outputs), prepared.weights
+    errors = jnp.abs(answers - prepared.targets) * self._offset_and_scale[1]
+    measured = self.metrics.empty().replace(
+      loss=Mean.weighted(self._losses(outputs, prepared), weights), mae=Mean.weighted(errors, weights)
+    )
+    if self.task.label_width:
+      return measured
+    return measured.replace(
+      r2=R2.from_values(answers, prepared.targets, weights, self._labels(prepared.targets))
     )
 
   def predictions(self, outputs):
-    """float32 [B], in units of the label."""
-    return self._labels(outputs[:, 0].astype(jnp.float32))
+    """float32 [B] or [B, K], in units of the label."""
+    return self._labels(self._answers(outputs))

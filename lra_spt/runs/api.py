@@ -172,8 +172,8 @@ class Predictions:
   """The answers of a finetuned model.
 
   index: int32 [N], position in the file of the prepared set, or in the array of inputs.
-  label: int32 or float32 [N], or int32 [N, L] of positions; None for an array of inputs.
-  prediction: like `label`: the class, or the value in units of the label.
+  label: as in batches, see `Examples.gather`; None for an array of inputs.
+  prediction: like `label`: the class, or the value in units of the label; of several labels `probabilities`.
   probabilities: float32 [N, classes] or [N, L, classes]; None for a regression.
   """
 
@@ -258,7 +258,8 @@ class Run:
       MissingFile: the set is not there.
     """
     open_missing()
-    return _open(self.workdir, self.task, split, self.data_dir)
+    examples = _open(self.workdir, self.task, split, self.data_dir)
+    return examples.labelled if self.stage == 'finetune' else examples
 
   def predict(self, data, lengths=None, *, batch_size: int = 0) -> Predictions | Restored:
     """The answers of a finetuned model, or the restored inputs of a pretrained model.
@@ -347,8 +348,11 @@ class Run:
           'prediction': jnp.argmax(outputs, -1).astype(jnp.int32) if by_class else outputs,
           'probabilities': jax.nn.softmax(outputs) if by_class else None,
         }
+      predictions = objective.predictions(outputs)
+      if self.task.multi_label:
+        return {'prediction': predictions, 'probabilities': predictions}
       return {
-        'prediction': objective.predictions(outputs),
+        'prediction': predictions,
         'probabilities': None if self.task.regression else jax.nn.softmax(outputs),
       }
 

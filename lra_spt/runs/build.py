@@ -168,6 +168,7 @@ def _answers(task: Task, protocol: Protocol, spec: FinetuneSpec) -> objectives.O
       raise FieldError('class_weights', f'is set, but the labels of {task.name} are no classes; leave it out')
     return objectives.Regression(task, protocol, spec.pool, spec.head)
   answer = objectives.PositionClassification if task.per_position else objectives.Classification
+  answer = objectives.MultiLabelClassification if task.multi_label else answer
   return answer(task, protocol, spec.pool, spec.head, spec.class_weights)
 
 

@@ -157,6 +157,12 @@ class Built:
       )
     return best
 
+  def train_examples(self, data):
+    """The training examples that the stage reads, out of {split: `Examples`}: in finetuning those with a
+    label, and of these a fraction."""
+    train = data['train'] if self.name == 'pretrain' else data['train'].labelled
+    return train.part(self.spec.data_fraction)
+
   def check_mixer(self) -> tuple[str, ...]:
     """Checks the mixer, see `lra_spt.models.check`; with padding only if the task has any."""
     with selection.plainly():
@@ -178,7 +184,7 @@ class Built:
       trackers.check_installed(self.runtime.tracker_names)
     if mixer and self.runtime.check_mixer and not is_builtin(self.mixer.model.mixer['name']):
       self.check_mixer()
-    train = data['train'].part(self.spec.data_fraction)
+    train = self.train_examples(data)
     if (least := getattr(self.objective, 'least_length', 1)) > 1:
       self._check_length(train, least)
       self._check_length(data['validation'], least)

@@ -6,6 +6,7 @@ from lra_spt.config import user_files
 from lra_spt.data.examples import open_split
 from lra_spt.data.tasks import Task
 from lra_spt.errors import DataError, MissingFile, within
+from lra_spt.report.runs.run_folder import STAGES
 from lra_spt.studies.study import Job
 
 Steps = Mapping[Job, Mapping[str, int]]  # of every stage of every run
@@ -35,13 +36,14 @@ def plan(jobs: Iterable[Job]) -> tuple[Steps, list[str]]:
     key = run.task.name, run.protocol.name, run.runtime.data_dir
     if key not in sizes:
       try:
-        sizes[key] = len(open_split(run.task, 'train', run.runtime.data_dir))
+        train = open_split(run.task, 'train', run.runtime.data_dir)
+        sizes[key] = {'pretrain': len(train), 'finetune': len(train.labelled)}
       except (DataError, MissingFile) as error:
         missing[str(error)] = None
         if (size := _published_size(run.task)) is None:
           raise
-        sizes[key] = size
-    steps[job] = {stage: _steps(run.stages[stage], sizes[key], stage) for stage in job.stages}
+        sizes[key] = dict.fromkeys(STAGES, size)
+    steps[job] = {stage: _steps(run.stages[stage], sizes[key][stage], stage) for stage in job.stages}
   return steps, list(missing)
 
 

@@ -41,7 +41,7 @@ class StageLoop:
     self.members, self.mesh, self._examples, self._later = members, mesh, len(data['train']), later
     self.built = built = members[0].built
     spec, loop, protocol = built.spec, built.runtime, built.protocol
-    self.train, self.validation = data['train'].part(spec.data_fraction), data['validation']
+    self.train, self.validation = built.train_examples(data), data['validation']
     some = (loop.training_examples or 1) + 0.5  # of which `part` takes the whole ones
     self.some_of_training = self.train.part(min(1.0, some / len(self.train)))
     self.name, self.spec, self.loop, self.objective = built.name, spec, loop, built.objective

@@ -176,7 +176,6 @@ def describe(run, members: int) -> str:
   plan, remarks = planning.plan(spec, run.pretrained, members=members), []
   run.identify(plan, remarks.append)
   run_folder.check_claim(run.workdir, run.identity)
-  train = plan.data['train']
   shape = ', '.join(f'{axis}={size}' for axis, size in plan.mesh.shape.items())
   device = plan.mesh.devices.flat[0].device_kind
   lines = [
@@ -191,7 +190,7 @@ def describe(run, members: int) -> str:
     if name == 'pretrain' and plan.taken is not None:
       lines.append(f'{name:<9} taken from {plan.taken.folder}')
       continue
-    used = len(train.part(built.spec.data_fraction))
+    used = len(built.train_examples(plan.data))
     lines.append(
       f'{name:<9} {built.model.parameter_count:,} parameters, {stage_report.limit(built.spec, used)}, '
       f'{built.operations} FLOPs a step'

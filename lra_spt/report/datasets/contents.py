@@ -69,7 +69,7 @@ class Contents:
   Attributes:
     split, file, total: its name, the stored file that it reads, and the number of its examples.
     index: positions in the stored file, int64 [n].
-    label: int32 or float32 [n].
+    label: as in batches, [n] or [n, ...].
     lengths: int64 [n, documents].
     digest: uint64 [n, documents]; equal for equal inputs.
     ids: int64 [256 or more], the number of occurrences of each token id; zeros for values.
@@ -93,7 +93,22 @@ class Contents:
 
   def class_counts(self, classes: int) -> np.ndarray:
     """How often each class occurs, over examples or, for labels of positions, over those that count."""
+    if self.label.dtype == bool:
+      return self.label.sum(0)
     return np.bincount(self.label[self.label >= 0], minlength=classes)
+
+  @property
+  def real_label(self) -> np.ndarray:
+    """The real labels of the examples that have one, float64 [m, K]."""
+    label_NK = self.label.reshape(len(self.label), -1).astype(np.float64)
+    return label_NK[~np.isnan(label_NK).any(1)]
+
+  @property
+  def unlabelled(self) -> int:
+    """The number of examples without a label."""
+    label_NK = self.label.reshape(len(self.label), -1)
+    none_NK = np.isnan(label_NK) if label_NK.dtype.kind == 'f' else label_NK < 0
+    return 0 if label_NK.dtype == bool else int(none_NK.all(1).sum())
 
   @property
   def keys(self) -> list:

@@ -171,17 +171,18 @@ def choose(task: tasks.Task, label, count: int, rng) -> np.ndarray:
   """Chooses examples to show, in the order of their labels.
 
   Args:
-    label: of the examples that were read [n], or [n, L] of positions.
+    label: of the examples that were read, [n] or [n, ...].
     count: images of every class, or texts and curves in all, but at least one of every class. For real
-      labels the examples are spread from the smallest to the largest.
+      labels the examples are spread from the smallest to the largest (of the first dimension).
 
   Returns:
     Places in `label`, int64.
   """
   if task.regression:
-    order = np.argsort(label, kind='stable')
+    first_N = label.reshape(len(label), -1)[:, 0]
+    order = np.argsort(first_N, kind='stable')[: np.count_nonzero(~np.isnan(first_N))]
     return order[np.unique(np.linspace(0, len(order) - 1, count).astype(np.int64))]
-  if task.per_position:
+  if task.per_position or task.multi_label:
     return np.sort(rng.permutation(len(label))[:count])
   each = count if contents_lib.is_image(task) else max(1, count // task.classes)
   of_class = [np.flatnonzero(label == k) for k in range(task.classes)]

@@ -58,12 +58,13 @@ def _section(inspection, table):
 def _example(inspection, kind, k):
   """The values of the template for example k of `inspection.shown`."""
   task, batch = inspection.task, inspection.shown
-  if task.per_position:
-    found = np.unique(batch['label'][k])
-    label, name = 0, ', '.join(tables.class_name(inspection, i) for i in found[found >= 0].tolist())
+  label = batch['label'][k]
+  if task.regression:
+    name = ', '.join(f'{value:.4g}' for value in np.atleast_1d(label).tolist())
   else:
-    label = batch['label'][k].item()
-    name = f'{label:.4g}' if task.regression else tables.class_name(inspection, label)
+    found = np.flatnonzero(label) if task.multi_label else np.unique(label)
+    name = ', '.join(tables.class_name(inspection, i) for i in found[found >= 0].tolist()) or 'none'
+  label = 0 if np.ndim(label) else label.item()
   example = {'label': label, 'name': name, 'index': f'{batch["index"][k]:,}'}
   inputs = batch['inputs'][k]
   if kind == 'images':
@@ -121,7 +122,12 @@ def _curves(x_LC, name):
 
 def _label_charts(inspection):
   if inspection.task.regression:
-    return [_histograms({name: c.label for name, c in inspection.contents.items()}, 'label', 'labels')]
+    charts = []
+    for k in range(inspection.task.labels.dimensions):
+      which = f' of dimension {k}' if inspection.task.labels.dimensions > 1 else ''
+      values = {name: c.real_label[:, k] for name, c in inspection.contents.items()}
+      charts.append(_histograms(values, f'label{which}', f'labels{which}'))
+    return charts
   with figures.style('labels'):
     figure, (axes,) = figures.chart(4.7, 2.5)
     _shares_of_classes(axes, inspection)
@@ -134,7 +140,7 @@ def _shares_of_classes(axes, inspection):
   splits = len(inspection.contents)
   for k, (name, contents) in enumerate(inspection.contents.items()):
     counts = contents.class_counts(task.classes)
-    shares = counts / counts.sum()
+    shares = counts / (len(contents) if task.multi_label else counts.sum())
     x = np.arange(task.classes) + (k - (splits - 1) / 2) * 0.8 / splits
     axes.bar(x, 100 * shares, width=0.8 / splits, color=figures.line_colour(_SPLITS[name]))
   if task.classes <= _MOST_NAMES:

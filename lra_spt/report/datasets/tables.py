@@ -97,6 +97,11 @@ def remarks(inspection) -> list[str]:
   """Sentences on what a reader should know before training on the set."""
   general = [f'The {name} split has no examples.' for name in SPLITS if name not in inspection.contents]
   general += _on_scores(inspection)
+  general += [
+    f'{c.unlabelled:,} of {len(c):,} {name} examples have no label: only pretraining reads them.'
+    for name, c in inspection.contents.items()
+    if c.unlabelled
+  ]
   if not inspection.whole:
     general.append('Only a random sample was read, so there may be more copies; --sample 0 reads everything.')
   if not inspection.metadata['verified'] and 'generator' not in inspection.metadata:
@@ -108,7 +113,7 @@ def _on_scores(inspection):
   """Yields sentences on splits whose score is not defined or says little, if all examples were read."""
   for split, contents in inspection.contents.items() if inspection.whole else ():
     if split in scorable.MEANING:
-      why = scorable.why_no_r2_of(contents.label) if inspection.task.regression else ''
+      why = scorable.why_no_r2_of(contents.real_label) if inspection.task.regression else ''
       yield from scorable.remark(split, f'the {split} split', len(contents), why)
 
 
@@ -124,24 +129,27 @@ def tables(inspection) -> list[Table]:
 
 
 def _classes(inspection):
-  classes = inspection.task.classes
+  task, classes = inspection.task, inspection.task.classes
   counts = {n: c.class_counts(classes) for n, c in inspection.contents.items()}
+  totals = {n: len(inspection.contents[n]) if task.multi_label else of.sum() for n, of in counts.items()}
   rows = []
   for k in range(classes):
-    cells = ((f'{n[k]:,}', percent(n[k] / n.sum())) for n in counts.values())
+    cells = ((f'{n[k]:,}', percent(n[k] / totals[name])) for name, n in counts.items())
     rows.append((class_name(inspection, k), *itertools.chain(*cells)))
-  rows.append(('all', *(cell for n in counts.values() for cell in (f'{n.sum():,}', ''))))
+  rows.append(('all', *(cell for total in totals.values() for cell in (f'{total:,}', ''))))
   head = ('Label', *(cell for name in counts for cell in (name.capitalize(), 'Share')))
-  majority = '; '.join(
-    f'{name} {percent(n.max() / n.sum())} ({class_name(inspection, int(n.argmax()))})'
-    for name, n in counts.items()
-  )
   remarks = []
   for name, n in counts.items():
     if not n.all():
       missing = ', '.join(class_name(inspection, k) for k in np.flatnonzero(n == 0))
-      what = 'position' if inspection.task.per_position else 'example'
+      what = 'position' if task.per_position else 'example'
       remarks.append(f'No {name} {what} has the label {missing}.')
+  if task.multi_label:
+    return Table('Labels', head, rows, 'An example may have several labels, or none.', remarks)
+  majority = '; '.join(
+    f'{name} {percent(n.max() / n.sum())} ({class_name(inspection, int(n.argmax()))})'
+    for name, n in counts.items()
+  )
   if max(n.max() / n.sum() for n in counts.values()) > 1.25 / classes:
     shares = ', '.join(f'{percent(n.max() / n.sum())} of {name}' for name, n in counts.items())
     remarks.append(
@@ -152,25 +160,29 @@ def _classes(inspection):
 
 
 def _real_labels(inspection):
-  task, first = inspection.task, inspection.first
-  centre = first.label.mean(dtype=np.float64)
-  rows = []
-  for name, contents in inspection.contents.items():
-    label = contents.label.astype(np.float64)
-    error, spread = label - centre, label.var()
-    varies = not scorable.why_no_r2_of(label)
-    r2 = f'{round(1 - np.mean(error**2) / spread, 3) + 0.0:.3f}' if varies else '–'
-    values = (label.mean(), label.std(), *np.quantile(label, (0, 0.25, 0.5, 0.75, 1)), np.abs(error).mean())
-    rows.append((name, f'{len(label):,}', *map(number, values), r2))
+  labels, first = inspection.task.labels, inspection.first
+  mean_K, std_K = np.atleast_1d(labels.mean), np.atleast_1d(labels.std)
+  rows, remarks = [], []
+  for k, (low, high) in enumerate(np.reshape(labels.range, (-1, 2))):
+    dimension = f', dimension {k}' if labels.dimensions > 1 else ''
+    centre = first.real_label[:, k].mean()
+    for name, contents in inspection.contents.items():
+      label = contents.real_label[:, k]
+      error, spread = label - centre, label.var()
+      varies = not scorable.why_no_r2_of(label)
+      r2 = f'{round(1 - np.mean(error**2) / spread, 3) + 0.0:.3f}' if varies else '–'
+      values = (label.mean(), label.std(), *np.quantile(label, (0, 0.25, 0.5, 0.75, 1)), np.abs(error).mean())
+      rows.append((name + dimension, f'{len(label):,}', *map(number, values), r2))
+    outside = int(((first.real_label[:, k] < low) | (first.real_label[:, k] > high)).sum())
+    where = f'outside {low:g} to {high:g}, the range that the task assumes'
+    if outside:
+      remarks.append(f'{outside:,} of {len(first):,} {first.split} labels{dimension} are {where}.')
   head = ('Split', 'Examples', 'Mean', 'Std', *_QUARTILES, 'Error', 'R2')
+  means, stds = (', '.join(f'{value:g}' for value in values) for values in (mean_K, std_K))
   note = (
     f'Error (mean absolute) and R2 are those of always answering the mean label of {first.split}. '
-    f'The task standardises labels by mean {task.labels.mean:g} and standard deviation {task.labels.std:g}.'
+    f'The task standardises labels by mean {means} and standard deviation {stds}.'
   )
-  low, high = task.labels.range
-  outside = int(((first.label < low) | (first.label > high)).sum())
-  where = f'outside {low:g} to {high:g}, the range that the task assumes'
-  remarks = [f'{outside:,} of {len(first):,} {first.split} labels are {where}.'] if outside else []
   return Table('Labels', head, rows, note, remarks)
 
 

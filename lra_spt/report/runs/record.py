@@ -53,7 +53,8 @@ def record(predictions, out, facts: StatedFacts, task: str, data_dir) -> dict:
   Args:
     predictions: .npz file with the arrays index, label and prediction, [N] each: index as in batches, the
       class as an integer, or in a regression the value in units of the label. Labels and predictions of
-      positions are [N, L], with the label -1 where a position does not count.
+      positions are [N, L], with the label -1 where a position does not count. Several labels are [N, K] of 0
+      or 1, with predictions from 0 to 1, and those of several dimensions [N, K].
     out: folder of the run, new.
     facts: about the run.
     task: its name; data_dir: folder of its prepared set.
@@ -143,10 +144,12 @@ def checked(path: pathlib.Path, test: examples_lib.Examples) -> dict[str, np.nda
       'the same batch.'
     )
   prediction_N = arrays['prediction'][places]
-  if task.regression:
+  if real := task.regression or task.multi_label:
     with np.errstate(over='ignore'):
       prediction_N = prediction_N.astype(np.float32)
     good, kind = np.isfinite(prediction_N), 'a finite number'
+    if task.multi_label:
+      good, kind = (prediction_N >= 0) & (prediction_N <= 1), 'probabilities from 0 to 1'
   else:
     prediction_N = _whole(path, 'prediction', prediction_N)
     good, kind = (prediction_N >= 0) & (prediction_N < task.classes), f'a class from 0 to {task.classes - 1}'
@@ -156,7 +159,7 @@ def checked(path: pathlib.Path, test: examples_lib.Examples) -> dict[str, np.nda
       f'{path} predicts {arrays["prediction"][places][wrong[0]]} for the example with index '
       f'{wanted[wrong[0]]}, but {task.name} asks for {kind}; correct the predictions.'
     )
-  answers_N = prediction_N if task.regression else prediction_N.astype(np.int32)
+  answers_N = prediction_N if real else prediction_N.astype(np.int32)
   return {'index': wanted, 'label': label_N, 'prediction': answers_N}
 
 
@@ -192,7 +195,7 @@ def _read(path) -> dict[str, np.ndarray]:
     or label.ndim not in (1, 2)
     or not index.shape == label.shape[:1] == prediction.shape[:1]
     or label.shape != prediction.shape
-    or any(a.dtype.kind not in 'iuf' for a in arrays.values())
+    or any(a.dtype.kind not in ('iufb' if name == 'label' else 'iuf') for name, a in arrays.items())
   ):
     held = ', '.join(f'{name} {array.dtype} {list(array.shape)}' for name, array in arrays.items())
     raise DataError(f'{path} holds {held}; save three lists of numbers of the same length.')
