@@ -30,14 +30,23 @@ def accuracy(label, prediction) -> float:
 
 def macro_f1(label, prediction) -> float:
   """The mean over classes of 2 TP / (2 TP + FP + FN)."""
+  label, prediction = numbered(label, prediction)
   return float(mean_f1(*class_sums(label, prediction, np.zeros(len(label), np.int64)))[0])
+
+
+def numbered(label, prediction) -> tuple[np.ndarray, np.ndarray]:
+  """Labels and predictions whose classes are numbered from 0 without gaps; several labels as they are."""
+  if label.ndim == 2:
+    return label, prediction
+  both = np.unique(np.concatenate([label, prediction]), return_inverse=True)[1]
+  return both[: len(label)], both[len(label) :]
 
 
 def class_sums(label, prediction, unit_N) -> np.ndarray:
   """True positives, labels and predictions of each class within units of examples.
 
   Args:
-    label, prediction: integers [N], or bool and probabilities [N, K].
+    label, prediction: integers from 0 [N], or bool and probabilities [N, K].
     unit_N: integers from 0, the unit of each example.
 
   Returns:

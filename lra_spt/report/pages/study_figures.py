@@ -53,7 +53,7 @@ def _along_the_axis(table):
 
 def _over_length(table, column):
   """Draws the score of each row against the length of test examples, for a task that has longer ones."""
-  lines = []
+  lines, score = [], SCORES['accuracy']
   for number, row in enumerate(table.rows):
     cell, points = table.cells.get((row, column)), {}
     for run in cell.runs if cell else ():
@@ -62,11 +62,11 @@ def _over_length(table, column):
           points.setdefault(test['length'], []).append(value)
     points = {length: sum(values) / len(values) for length, values in points.items()}
     if points:
-      style = dataclasses.replace(styles.of_row(number), dash='')
+      style, score = dataclasses.replace(styles.of_row(number), dash=''), cell.score
       lines.append(charts.Line(row, style, (tuple(zip(*sorted(points.items()), strict=True)),)))
   caption = f'{column}, on longer test examples, mean over seeds'
-  options = {'percent': True, 'xlog': True}
-  return _line_figure(caption, lines, 'positions', 'test accuracy', **options) if lines else None
+  options = {'percent': score.in_percent, 'xlog': True}
+  return _line_figure(caption, lines, 'positions', f'test {score.name}', **options) if lines else None
 
 
 def _relative_gains(table):

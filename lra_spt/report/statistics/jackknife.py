@@ -59,6 +59,7 @@ def _r2_without(label, prediction, unit_N):
 
 def _f1_without(label, prediction, unit_N):
   """The mean F1 without each unit, from the sums of all less those of the unit."""
+  label, prediction = measures.numbered(label, prediction)
   all_3K = measures.class_sums(label, prediction, np.zeros(len(label), np.int64))[:, 0]
   order, units = np.argsort(unit_N, kind='stable'), int(unit_N.max()) + 1
   begins_G = np.searchsorted(unit_N[order], np.arange(units + 1))
