@@ -276,6 +276,10 @@ SETS = {
       cost=Cost(stored=1_920, seconds=9.5e-4),
     ),
     Entry(
+      name='ppg_dalia',
+      importer=Maker(Lazy('sources.ppg_dalia', 'prepare_ppg_dalia'), _FILES),
+    ),
+    Entry(
       name='stripes',
       generator=Maker(Lazy('sources.stripes', 'prepare_stripes'), ('examples', 'seed')),
       counts={'train': 4_000, 'validation': 500, 'test': 2_000},

@@ -145,6 +145,16 @@ TASKS = {
     _bidmc('bidmc_hr', 'heart rate', Real(88.8225, 14.7309, (56.03125, 128.25))),
     _bidmc('bidmc_rr', 'respiratory rate', Real(17.1408, 2.7916, (0.153846, 27.375))),
     _bidmc('bidmc_spo2', 'oxygen saturation', Real(97.0813, 2.998, (83.9375, 100.0))),
+    Task(
+      name='ppg_dalia',
+      dataset='ppg_dalia',
+      inputs=Values(49_920, channels=6, dtype='float32', measured=True),
+      labels=Real(measured=True),
+      splits='grouped',
+      groups=Groups('subject', 'windows'),
+      chance='R2 of 0 at best (always answering one number)',
+      description='The mean heart rate in 13 minutes of daily life, from a wristband at 64 Hz. Not in LRA.',
+    ),
     # The small tasks, with means, deviations, range and vocabulary of their training examples.
     _listops(
       'listops_mini',

@@ -60,6 +60,7 @@ def test_tasks_are_those_of_the_paper(shipped_tasks):
     'bidmc_hr': (4000, 2, 0, 0, 0),
     'bidmc_rr': (4000, 2, 0, 0, 0),
     'bidmc_spo2': (4000, 2, 0, 0, 0),
+    'ppg_dalia': (49_920, 6, 0, 0, 0),
     'listops_mini': (128, 0, 19, 10, 19),  # ours: these,
     'image_mini': (144, 1, 0, 10, 0),
     'text_mini': (256, 0, 90, 2, 90),
@@ -199,7 +200,7 @@ def test_shipped_tasks_divide_as_ever(shipped_tasks):
   found = {
     task.name: task.inputs.scale for task in shipped_tasks if not isinstance(task.inputs, tasks.Tokens)
   }
-  ones = {'bidmc_hr', 'bidmc_rr', 'bidmc_spo2', 'pulse_mini'}
+  ones = {'bidmc_hr', 'bidmc_rr', 'bidmc_spo2', 'ppg_dalia', 'pulse_mini'}
   bytes_of = {'image', 'scifar', 'pathfinder', 'pathfinder64', 'pathx', 'pathx256'}
   bytes_of |= {'image_mini', 'pathfinder_mini', 'stripes'}
   assert found == {
