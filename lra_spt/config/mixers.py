@@ -27,6 +27,16 @@ _HEADS = {'heads': 4, 'head_dim': 0}
 ROWS = {
   # The tables of the paper's models, in configs/, have the options of these.
   **{name: {} for name in ('attention', 'dlr', 'lru', 'none', 's4', 's4d', 's5')},
+  'b2s6': _row(
+    _CONVOLUTION,  # the block of S4D
+    blocks=8,
+    state_size=64,
+    dt_min=1e-3,
+    dt_max=0.1,
+    ssm_lr=1e-3,
+    dropout=0.0,
+    tied_dropout=False,
+  ),
   'bigbird': _row(**_HEADS, block=64, random_blocks=3, table_seed=0, shared_table=False),
   'deltanet': _row(_NO_POSITIONS, heads=4, expand_k=1.0, expand_v=1.0, taps=4, negative=False),
   'dss': _row(

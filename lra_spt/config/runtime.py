@@ -53,7 +53,7 @@ class ExecutionSpec(Section):
     "its implementation, a name in lra_spt.ops.attention; '': by platform", '', choices=('', *ATTENTION)
   )
   scan: str = key(
-    'implementation of the recurrences of hgrn2 (expand_ratio up to 8), linoss, lru, mamba, min_lstm, '
+    'implementation of the recurrences of b2s6, hgrn2 (expand_ratio up to 8), linoss, lru, mamba, min_lstm, '
     "mingru, rglru and s5, a name in lra_spt.ops.scan; '': by platform",
     '',
     choices=('', *SCANS),

@@ -13,7 +13,7 @@ from lra_spt.errors import ConfigError
 from lra_spt.ops.delta_rule import delta_rule
 from lra_spt.ops.linear_attention import linear_attention
 from lra_spt.ops.scan import linear_scan
-from lra_spt.ops.selective_scan import selective_scan
+from lra_spt.ops.selective_scan import biased_scan, selective_scan
 
 
 def gated_scan(
@@ -118,6 +118,43 @@ def sharded_selective_scan(
     return _to_positions(scan(x_BLE, dt_BLE, a_EN, b_BLN, c_BLN))
 
   return rows_island(scan_channels, whole=(2,), split=(0, 1, 3, 4))(x_BLE, dt_BLE, a_EN, b_BLN, c_BLN)
+
+
+def sharded_biased_scan(
+  x_BLJP: jax.Array,
+  dt_BLJP: jax.Array,
+  a_2N: jax.Array,
+  b_BLJM: jax.Array,
+  bias_JP2N: jax.Array,
+  c_BLJN: jax.Array,
+  *,
+  reverse: bool = False,
+  implementation: str | None = None,
+) -> jax.Array:
+  """`biased_scan` of J blocks of channels, [B, L, J, P], on the current mesh; b has its real and imaginary
+  parts on one axis, M = 2 N. If the mesh splits positions, shards exchange them for blocks. If their number
+  does not divide the blocks, they gather whole sequences."""
+
+  def scan(x_BLJP, dt_BLJP, b_BLJM, c_BLJN, a_2N, bias_JP2N):
+    def scan_block(x_BLP, dt_BLP, b_BLM, c_BLN, bias_P2N):
+      b_BL2N = b_BLM.reshape(*b_BLM.shape[:2], *a_2N.shape)
+      options = {'reverse': reverse, 'implementation': implementation}
+      return biased_scan(x_BLP, dt_BLP, a_2N, b_BL2N, bias_P2N, c_BLN, **options)
+
+    return jax.vmap(scan_block, (2, 2, 2, 2, 0), 2)(x_BLJP, dt_BLJP, b_BLJM, c_BLJN, bias_JP2N)
+
+  arrays = x_BLJP, dt_BLJP, b_BLJM, c_BLJN, a_2N, bias_JP2N
+  shards = sequence_shards(x_BLJP.shape[1])
+  if shards == 1 or x_BLJP.shape[2] % shards:
+    return rows_island(scan, whole=(4, 5))(*arrays)
+
+  def scan_blocks(x_BLJP, dt_BLJP, b_BLJM, c_BLJN, a_2N, bias_JP2N):
+    arrays = [_to_channels(v) for v in (x_BLJP, dt_BLJP, b_BLJM, c_BLJN)]
+    count = arrays[0].shape[2]
+    bias_JP2N = lax.dynamic_slice_in_dim(bias_JP2N, lax.axis_index('seq') * count, count)
+    return _to_positions(scan(*arrays, a_2N, bias_JP2N))
+
+  return rows_island(scan_blocks, whole=(4, 5), split=(0, 1, 2, 3))(*arrays)
 
 
 def short_convolution(

@@ -1,4 +1,6 @@
-"""The selective scan of Mamba: diagonal systems whose step sizes, inputs and outputs depend on the input."""
+"""Selective scans, of Mamba and of B2S6: diagonal systems whose step sizes, inputs and outputs depend on the
+input.
+"""
 
 import functools
 
@@ -9,7 +11,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 from lra_spt.distributed.sharding import platform
 from lra_spt.ops import selection
-from lra_spt.ops.scan import linear_scan
+from lra_spt.ops.components import adjoint, times
+from lra_spt.ops.scan import linear_scan, scan_components
 
 
 def selective_scan(
@@ -43,8 +46,71 @@ def selective_scan(
   Returns:
     y float32 [B, L, E].
   """
-  B, L, E = x_BLE.shape
-  arrays = (x_BLE, dt_BLE, b_BLN, c_BLN)
+  a_NE = a_EN.T  # channels come last, the axis along which processors compute
+  sequential, at_once = functools.partial(_step, a_NE), functools.partial(_scan_at_once, implementation, a_NE)
+  scan = _of_chunk(sequential, at_once, implementation)
+  return _by_chunks(scan, a_NE.shape, (x_BLE, dt_BLE, b_BLN, c_BLN), reverse, chunk)
+
+
+def biased_scan(
+  x_BLE: jax.Array,
+  dt_BLE: jax.Array,
+  a_2N: jax.Array,
+  b_BL2N: jax.Array,
+  bias_E2N: jax.Array,
+  c_BLN: jax.Array,
+  *,
+  reverse: bool = False,
+  chunk: int = 64,
+  implementation: str | None = None,
+) -> jax.Array:
+  """y_te = 2 Re sum over n of c_tn h_t[e, n] of complex states, h_t[e, n] = exp(dt_te a_n) h_{t-1}[e, n]
+  + (exp(dt_te a_n) - 1) / a_n (b_tn + bias_en) x_te, a zero-order hold, and h = 0 before the first position
+  (Yu and Erichson 2025, arXiv 2505.09022, section 6, of one block; the factor 2 counts conjugate states).
+
+  It runs in chunks, as `selective_scan` does, whose other arguments it shares.
+
+  Args:
+    x_BLE, dt_BLE: inputs and positive step sizes of E channels; like all arrays here, float32.
+    a_2N: real and imaginary parts; the former are negative. N states per channel.
+    b_BL2N, c_BLN: shared by all channels.
+    bias_E2N: of each channel.
+
+  Returns:
+    y float32 [B, L, E].
+  """
+  b_BLM, bias_2NE = _divided(a_2N, b_BL2N, bias_E2N)
+  sequential = functools.partial(_biased_step, a_2N, bias_2NE)
+  at_once = functools.partial(_biased_at_once, implementation, a_2N, bias_2NE)
+  scan = _of_chunk(sequential, at_once, implementation)
+  return _by_chunks(scan, bias_2NE.shape, (x_BLE, dt_BLE, b_BLM, c_BLN), reverse, chunk)
+
+
+def biased_step(h_B2NE, x_BE, dt_BE, a_2N, b_B2N, bias_E2N, c_BN) -> tuple[jax.Array, jax.Array]:
+  """One position of `biased_scan`: (state [B, 2, N, E] after it, y [B, E])."""
+  b_BM, bias_2NE = _divided(a_2N, b_B2N, bias_E2N)
+  return jax.vmap(functools.partial(_biased_step, a_2N, bias_2NE))(h_B2NE, (x_BE, dt_BE, b_BM, c_BN))
+
+
+def _divided(a_2N, b, bias_E2N):
+  """b / a, [..., 2 N], and bias / a, [2, N, E]."""
+  inverse_2N = adjoint(a_2N) / jnp.sum(a_2N**2, axis=0, keepdims=True)
+  return times(inverse_2N, b).reshape(*b.shape[:-2], -1), jnp.moveaxis(times(inverse_2N, bias_E2N), 0, -1)
+
+
+def _of_chunk(step, at_once, implementation):
+  """The scan of a chunk: `step` of one position after the other on CPUs, `at_once` elsewhere."""
+  if implementation is not None:
+    selection.named('linear scan', implementation)
+  if implementation == 'sequential' or (implementation is None and platform() == 'cpu'):
+    return functools.partial(_scan_positions, step)
+  return at_once
+
+
+def _by_chunks(scan, states, arrays, reverse, chunk):
+  """y [B, L, E] of `scan(h, arrays of a chunk) -> (h, y)`, where h has the shape [B, *states]."""
+  x_BLE = arrays[0]
+  B, L, _ = x_BLE.shape
   if reverse:
     arrays = [jnp.flip(v, 1) for v in arrays]
   size = min(chunk, L)
@@ -54,40 +120,60 @@ def selective_scan(
     v = jnp.pad(v, ((0, 0), (0, chunks * size - L), (0, 0)))
     return jnp.moveaxis(v.reshape(B, chunks, size, -1), 1, 0)
 
-  a_NE = a_EN.T  # channels come last, the axis along which processors compute
-  if implementation is not None:
-    selection.named('linear scan', implementation)
-  if implementation == 'sequential' or (implementation is None and platform() == 'cpu'):
-    scan = functools.partial(_scan_positions, a_NE)
-  else:
-    scan = functools.partial(_scan_at_once, implementation, a_NE)
+  def scan_chunk(h, arrays):
+    return jax.checkpoint(scan, prevent_cse=False)(checkpoint_name(h, 'mixer'), arrays)
 
-  def scan_chunk(h_BNE, arrays):
-    return jax.checkpoint(scan, prevent_cse=False)(checkpoint_name(h_BNE, 'mixer'), arrays)
-
-  first_BNE = lax.full_like(x_BLE, 0, shape=(B, *a_NE.shape))  # in shard_map, varies over devices as x does
-  _, y_CBTE = lax.scan(scan_chunk, first_BNE, tuple(map(split, arrays)))
-  y_BLE = jnp.moveaxis(checkpoint_name(y_CBTE, 'mixer'), 0, 1).reshape(B, -1, E)[:, :L]
+  first = lax.full_like(x_BLE, 0, shape=(B, *states))  # in shard_map, varies over devices as x does
+  _, y_CBTE = lax.scan(scan_chunk, first, tuple(map(split, arrays)))
+  y_BLE = jnp.moveaxis(checkpoint_name(y_CBTE, 'mixer'), 0, 1).reshape(B, -1, x_BLE.shape[2])[:, :L]
   return jnp.flip(y_BLE, 1) if reverse else y_BLE
 
 
-def _scan_positions(a_NE, h_BNE, arrays):
+def _scan_positions(step, h, arrays):
   """(state after the chunk, y [B, T, E]), computed one position after the other."""
-  scan = functools.partial(_scan_row, a_NE)
-  if len(h_BNE) > 1:
-    return jax.vmap(scan)(h_BNE, arrays)
+  scan = functools.partial(_scan_row, step)
+  if len(h) > 1:
+    return jax.vmap(scan)(h, arrays)
   # XLA does not vectorise CPU loops over an axis of length 1: a gradient took 5 times as long.
-  return jax.tree.map(lambda v: v[None], scan(*jax.tree.map(lambda v: v[0], (h_BNE, arrays))))
+  return jax.tree.map(lambda v: v[None], scan(*jax.tree.map(lambda v: v[0], (h, arrays))))
 
 
-def _scan_row(a_NE, h_NE, arrays):
-  @functools.partial(jax.checkpoint, prevent_cse=False)  # only states are saved for the gradient
-  def step(h_NE, arrays):
-    x_E, dt_E, b_N, c_N = arrays
-    h_NE = jnp.exp(dt_E[None] * a_NE) * h_NE + (dt_E * x_E)[None] * b_N[:, None]
-    return h_NE, c_N @ h_NE
+def _scan_row(step, h, arrays):
+  # Only states are saved for the gradient.
+  return lax.scan(jax.checkpoint(step, prevent_cse=False), h, arrays)
 
-  return lax.scan(step, h_NE, arrays)
+
+def _step(a_NE, h_NE, arrays):
+  x_E, dt_E, b_N, c_N = arrays
+  h_NE = jnp.exp(dt_E[None] * a_NE) * h_NE + (dt_E * x_E)[None] * b_N[:, None]
+  return h_NE, c_N @ h_NE
+
+
+def _biased_step(a_2N, bias_2NE, h_2NE, arrays):
+  """`_step` of `biased_scan`, with b and bias divided by a."""
+  x_E, dt_E, b_M, c_N = arrays
+  driven_2NE = h_2NE + (b_M.reshape(a_2N.shape)[..., None] + bias_2NE) * x_E[None, None]
+  h_2NE = h_2NE + _times(_less_one(a_2N, dt_E), driven_2NE)
+  return h_2NE, 2 * (c_N @ h_2NE[0])
+
+
+def _less_one(a_2N, dt_E):
+  """exp(dt a) - 1 without cancellation, float32 [..., 2, N, E] for dt [..., E]."""
+  dt_1E = dt_E[..., None, :]
+  real_N1, imag_N1 = (lax.expand_dims(v[:, None], range(dt_E.ndim - 1)) for v in a_2N)
+  growth, sine, cosine = (
+    jnp.expm1(dt_1E * real_N1),
+    jnp.sin(dt_1E * imag_N1 / 2),
+    jnp.cos(dt_1E * imag_N1 / 2),
+  )
+  real = growth - 2 * (growth + 1) * sine**2
+  return jnp.stack([real, 2 * (growth + 1) * sine * cosine], axis=-3)
+
+
+def _times(x, y):
+  """The product of complex numbers [..., 2, N, E]."""
+  (a, b), (c, d) = ((v[..., 0, :, :], v[..., 1, :, :]) for v in (x, y))
+  return jnp.stack([a * c - b * d, a * d + b * c], axis=-3)
 
 
 def _scan_at_once(implementation, a_NE, h_BNE, arrays):
@@ -101,3 +187,16 @@ def _scan_at_once(implementation, a_NE, h_BNE, arrays):
   )
   h_BTNE = scan(decay_BTNE.reshape(flat), input_BTNE.reshape(flat)).reshape(decay_BTNE.shape)
   return h_BTNE[:, -1], jnp.einsum('btne,btn->bte', h_BTNE, c_BTN)
+
+
+def _biased_at_once(implementation, a_2N, bias_2NE, h_B2NE, arrays):
+  """`_scan_positions` of `_biased_step` by a scan of all states of the chunk."""
+  x_BTE, dt_BTE, b_BTM, c_BTN = arrays
+  less_BT2NE = _less_one(a_2N, dt_BTE)
+  b_BT2N1 = b_BTM.reshape(*b_BTM.shape[:2], *a_2N.shape, 1)
+  input_BT2NE = _times(less_BT2NE, (b_BT2N1 + bias_2NE[None, None]) * x_BTE[:, :, None, None])
+  decay_BT2NE = less_BT2NE + jnp.float32([1, 0]).reshape(1, 1, 2, 1, 1)
+  flat = lambda v: v.reshape(*v.shape[:-2], -1)  # noqa: E731
+  options = {'initial': flat(h_B2NE), 'implementation': implementation}
+  h_BT2NE = scan_components(flat(decay_BT2NE), flat(input_BT2NE), **options).reshape(input_BT2NE.shape)
+  return h_BT2NE[:, -1], 2 * jnp.einsum('btne,btn->bte', h_BT2NE[:, :, 0], c_BTN)

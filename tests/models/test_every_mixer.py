@@ -36,6 +36,7 @@ SMALL = {
   'rank': 3,
 }
 SCANNED = {
+  'b2s6',
   'hgrn2',
   'linoss',
   'lru',
@@ -260,7 +261,7 @@ def test_no_causal_form_looks_ahead_over_the_borders_of_its_chunks(name):
 # looked at, and no vector per direction, as of biases, is among them (`lra_spt.training.state.VECTORS`).
 DECAYING = {
   'c_real', 'c_imag', 'conv', 'decay_gate', 'dt', 'forget_gate', 'input_gate', 'key', 'mixtures', 'pieces',
-  'query', 'select', 'value',
+  'query', 'read', 'select', 'value',
 }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from lra_spt.ops.selective_scan import selective_scan
+from lra_spt.ops.selective_scan import biased_scan, selective_scan
 
 L, E, N = 11, 3, 4
 
@@ -47,6 +47,39 @@ def test_values_and_gradients_match_a_loop(reverse, chunk, way, assert_slopes):
   expected = oracle(*arrays, reverse)
   np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
   loss = lambda *arrays: np.sum(dy * oracle(*arrays, reverse))  # noqa: E731
+  assert_slopes(gradients, arrays, loss, seed=2, step=1e-5, floor=0)
+
+
+def biased_oracle(x, dt, a, b, bias, c, reverse):
+  x, dt, c = (np.float64(v) for v in (x, dt, c))
+  a, b, bias = (np.float64(v[..., 0, :]) + 1j * np.float64(v[..., 1, :]) for v in (a, b, bias))
+  h, y = np.zeros((len(x), *bias.shape), complex), np.zeros(x.shape)
+  for t in range(x.shape[1])[:: -1 if reverse else 1]:
+    grown = np.exp(dt[:, t, :, None] * a)
+    h = grown * h + (grown - 1) / a * (b[:, t, None] + bias) * x[:, t, :, None]
+    y[:, t] = 2 * np.einsum('ben,bn->be', h, c[:, t]).real
+  return y
+
+
+@both_ways
+@pytest.mark.parametrize('reverse, chunk', [(False, 4), (True, 64)])
+def test_biased_values_and_gradients_match_a_loop(reverse, chunk, way, assert_slopes):
+  rng = np.random.default_rng(0)
+  a = np.stack([-np.exp(rng.normal(size=N)), 3 * rng.normal(size=N)])
+  x, b, bias, c = (rng.normal(size=shape) for shape in ((2, L, E), (2, L, 2, N), (E, 2, N), (2, L, N)))
+  dt = np.exp(rng.normal(size=(2, L, E)))
+  arrays, dy = [np.float32(v) for v in (x, dt, a, b, bias, c)], np.float32(rng.normal(size=(2, L, E)))
+
+  @jax.jit
+  def both(*arrays):
+    scan = functools.partial(biased_scan, reverse=reverse, chunk=chunk, implementation=way)
+    y, pull = jax.vjp(scan, *arrays)
+    return y, pull(dy)
+
+  y, gradients = both(*arrays)
+  expected = biased_oracle(*arrays, reverse)
+  np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+  loss = lambda *arrays: np.sum(dy * biased_oracle(*arrays, reverse))  # noqa: E731
   assert_slopes(gradients, arrays, loss, seed=2, step=1e-5, floor=0)
 
 
