@@ -214,16 +214,19 @@ def unit_inverse(lower: jax.Array) -> jax.Array:
   It inverts diagonal blocks of 1, 2, 4, ... positions: [[X, 0], [Z, Y]]^-1 = D - D [[0, 0], [Z, 0]] D, where
   D holds X^-1 and Y^-1. Errors of these products do not grow as those of sums of powers of `lower` do.
   Products of whole matrices take more operations than those of blocks, but no more time on CPUs, and TPUs
-  would store small blocks as large ones.
+  would store small blocks as large ones. The sizes are a loop, because the compiler for TPUs takes seconds
+  for each exact product.
   """
   t, s = np.indices(lower.shape[-2:])
-  inverse, block = jnp.eye(len(t))[(None,) * (lower.ndim - 2)], 1
-  while block < len(t):
-    below = (t // block % 2 == 1) & (t // block == s // block + 1)
-    z = jnp.where(below[(None,) * (lower.ndim - 2)], lower, 0.0)
-    inverse = inverse - (z if block == 1 else _exact(_exact(inverse, z), inverse))
-    block *= 2
-  return jnp.broadcast_to(inverse, lower.shape)
+  blocks = [1 << i for i in range(max(1, len(t).bit_length() - 1))]
+  below = np.stack([(t // block % 2 == 1) & (t // block == s // block + 1) for block in blocks])
+  below = below[(slice(None), *(None,) * (lower.ndim - 2))]
+
+  def merged(inverse, below):
+    return inverse - _exact(_exact(inverse, jnp.where(below, lower, 0.0)), inverse), None
+
+  singles = jnp.eye(len(t))[(None,) * (lower.ndim - 2)] - jnp.where(below[0], lower, 0.0)
+  return lax.scan(merged, singles, below[1:])[0]
 
 
 def _inverse_forward(lower):

@@ -12,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.extend.core import jaxpr_as_fun
 
 from lra_spt.config import mixers
 from lra_spt.config.protocol import CLEAN
 from lra_spt.distributed import settings
 from lra_spt.errors import ConfigError
-from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, Recipe, check, registry
+from lra_spt.models import ExecutionSpec, InputSpec, MixerSpec, ModelSpec, Recipe, check, execution, registry
 from lra_spt.models.check import QUICK
 from lra_spt.models.encoder import increment
 from lra_spt.models.heads import HeadSpec
@@ -70,7 +71,7 @@ def options_of(name):
   return options | {key: value for key, value in SMALL.items() if any(key in taken for taken in known)}
 
 
-def make(name, causal, **options):
+def make(name, causal, rngs=None, **options):
   return make_mixer(
     name,
     WIDTH,
@@ -78,56 +79,80 @@ def make(name, causal, **options):
     length=LENGTH,
     causal=causal,
     protocol=CLEAN,
-    rngs=nnx.Rngs(0),
+    rngs=rngs or nnx.Rngs(0),
   )
 
 
+def forms_of(name):
+  """The values of `causal` that the mixer has."""
+  return (False, True) if mixers.has_causal_form(name) else (False,)
+
+
 def abstract(name, causal, **options):
-  """The graph of the mixer, or None if it has no such form."""
-  if causal and not mixers.has_causal_form(name):
-    with pytest.raises(ConfigError, match=f'{name!r} has no causal form'):
-      make(name, causal, **options)
-    return None
-  return nnx.graphdef(nnx.eval_shape(lambda: make(name, causal, **options)))
+  """The shapes of the mixer's arrays. No initial value is computed."""
+  return nnx.eval_shape(lambda: make(name, causal, **options))
+
+
+def traced(name, causal, shape=X.shape, **options):
+  """(function(params, rest, x_BLD, lengths_B) -> increment [B, L, D], shapes of params and of rest).
+
+  The Python code of the mixer runs once, here. What uses the function repeats its operations only.
+  """
+  graphdef, *state = nnx.split(abstract(name, causal, **options), nnx.Param, ...)
+  state = [nnx.to_pure_dict(part) for part in state]
+
+  def increment_of(params, rest, x_BLD, lengths_B):
+    return increment(x_BLD, nnx.merge(graphdef, params, rest)(x_BLD, lengths_B=lengths_B))
+
+  inputs = jax.ShapeDtypeStruct(shape, np.float32), jax.ShapeDtypeStruct(shape[:1], np.int32)
+  run = jaxpr_as_fun(jax.make_jaxpr(increment_of)(*state, *inputs))
+  return lambda *arguments: run(*jax.tree.leaves(arguments))[0], *state
+
+
+traced_once = functools.cache(traced)
+
+
+@functools.cache
+def values_of(name, causal):
+  """(params, rest) as NumPy arrays: initial values and random numbers, so that no parameter stays 0, which
+  would hide the layers before it."""
+  params, rest = jax.tree.map(np.asarray, arrays(make(name, causal)))
+  rng = np.random.default_rng(1)
+  return jax.tree.map(lambda v: v + np.float32(0.1 * rng.normal(size=v.shape)), params), rest
+
+
+def arrays(mixer):
+  return [nnx.to_pure_dict(part) for part in nnx.state(mixer, nnx.Param, ...)]
 
 
 @pytest.mark.parametrize('name', mixers.ROWS)
-def test_unknown_options_and_rates_out_of_range_are_refused(name):
+def test_options_and_forms_that_it_does_not_have_are_refused(name):
   with pytest.raises(ConfigError, match=f"the options of mixer '{name}' do not fit its class: .*'state_sze'"):
     make(name, False, state_sze=3)
+  if not mixers.has_causal_form(name):
+    with pytest.raises(ConfigError, match=f'{name!r} has no causal form'):
+      make(name, True)
   for key in options_of(name):
     if key.endswith('_lr'):
       with pytest.raises(ConfigError, match='a learning rate of model.mixer is -0.1; choose at least 0'):
-        make(name, False, **{key: -0.1})
+        abstract(name, False, **{key: -0.1})
     if key == 'dropout':
       for rate in (-0.1, 1.0):
         with pytest.raises(ConfigError, match=f'model.mixer.dropout is {rate}; choose'):
-          make(name, False, dropout=rate)
-
-
-def model_of(name, remat, causal=False):
-  """(loss(params, rest) of a model with one such block, a function that makes params and rest)."""
-  spec = ModelSpec('m', WIDTH, 1, {'name': name} | options_of(name))
-  execution = ExecutionSpec(remat=remat, scan_layers='never')
-  recipe = Recipe(spec, InputSpec(LENGTH, channels=2), HeadSpec('linear', 3), causal, CLEAN, execution)
-  graphdef = nnx.graphdef(nnx.eval_shape(lambda: recipe(nnx.Rngs(0))))
-
-  def make_state():
-    key = settings.random_key(0)
-    return [nnx.to_pure_dict(part) for part in nnx.split(recipe(nnx.Rngs(key)), nnx.Param, ...)[1:]]
-
-  return lambda params, rest: jnp.sum(nnx.merge(graphdef, params, rest)(X[..., :2]) ** 2), make_state
+          abstract(name, False, dropout=rate)
 
 
 @pytest.mark.parametrize('name', mixers.ROWS)
 def test_a_process_with_other_settings_traces_the_same_program(name, other_settings):
   """x64 refused 11 mixers, and trained other numbers with the rest."""
-  loss, make_state = model_of(name, 'none')
 
   @settings.fixed('default')
   def program():
-    traced = jax.make_jaxpr(lambda: loss(*make_state()))()
-    return re.sub('0x[0-9a-f]+', '', str(traced))
+    def results():
+      mixer = make(name, False, rngs=nnx.Rngs(settings.random_key(0)))
+      return *arrays(mixer), mixer(X, lengths_B=CUT)
+
+    return re.sub('0x[0-9a-f]+', '', str(jax.make_jaxpr(results)()))
 
   plain = program()
   with other_settings():
@@ -135,17 +160,48 @@ def test_a_process_with_other_settings_traces_the_same_program(name, other_setti
   assert 'f64' not in plain
 
 
+def test_a_process_with_other_settings_traces_the_same_model(other_settings):
+  recipe = Recipe(
+    ModelSpec('m', WIDTH, 1, {'name': 'attention', 'heads': 2}, feed_forward=8),
+    InputSpec(LENGTH, channels=2),
+    HeadSpec('linear', 3),
+    False,
+    CLEAN,
+    ExecutionSpec(),
+  )
+
+  @settings.fixed('default')
+  def program():
+    return str(jax.make_jaxpr(lambda: recipe(nnx.Rngs(settings.random_key(0)))(X[..., :2]))())
+
+  plain = program()
+  with other_settings():
+    assert program() == plain
+
+
+def differentiated(name, causal, remat):
+  """function(params, rest, x_BLD) -> (what `runtime.remat` saves for the gradient, gradients)."""
+  run, *_ = traced_once(name, causal)
+  if (policy := execution.policy(ExecutionSpec(remat=remat))) is not None:
+    run = jax.checkpoint(run, policy=policy)
+
+  def saved_and_gradients(params, rest, x_BLD):
+    y_BLD, pull = jax.vjp(lambda params, x_BLD: run(params, rest, x_BLD, FULL), params, x_BLD)
+    return pull, pull(y_BLD)
+
+  return saved_and_gradients
+
+
 def gradients_of(name, remat):
-  loss, make_state = model_of(name, remat)
-  return jit(jax.grad(loss))(*jit(make_state)())
+  return jit(lambda *arguments: differentiated(name, False, remat)(*arguments)[1])(*values_of(name, False), X)
 
 
 @pytest.mark.parametrize('name', mixers.ROWS)
 def test_elementwise_operations_can_be_computed_again(name):
   """The default on TPUs; here on one device, where no kernel is an island."""
-  for causal in (False, True)[: 1 + mixers.has_causal_form(name)]:
-    loss, make_state = model_of(name, 'elementwise', causal)
-    jax.jit(jax.grad(loss)).trace(*jax.eval_shape(make_state))
+  for causal in forms_of(name):
+    _, *state = traced_once(name, causal)
+    jax.eval_shape(differentiated(name, causal, 'elementwise'), *state, X)
   if name in ('s4', 'mega'):
     close(gradients_of(name, 'elementwise'), gradients_of(name, 'none'), 1e-5)
 
@@ -153,16 +209,15 @@ def test_elementwise_operations_can_be_computed_again(name):
 @pytest.mark.parametrize('name', sorted(set(mixers.ROWS) - {'none'}))
 def test_the_results_of_a_mixer_can_be_saved(name):
   """The loops of its recurrence, or its sorting, then run once forward and once for the gradient."""
+  _, *state = traced_once(name, False)
   bytes_, loops = {}, {}
   for remat in ('none', 'mixers', 'blocks'):
-    loss, make_state = model_of(name, remat)
-    state = jax.eval_shape(make_state)
-    saved = jax.eval_shape(lambda params, rest: jax.vjp(loss, params, rest)[1], *state)  # noqa: B023
+    program, (saved, _) = jax.make_jaxpr(differentiated(name, False, remat), return_shape=True)(*state, X)
     bytes_[remat] = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(saved))
-    traced = str(jax.jit(jax.grad(loss)).trace(*state).jaxpr)
-    loops[remat] = len(re.findall(r'\b(?:scan|while|sort)\[', traced))
+    if name in SCANNED | {'reformer'}:
+      loops[remat] = len(re.findall(r'\b(?:scan|while|sort)\[', str(program)))
   assert bytes_['blocks'] < bytes_['mixers'] < bytes_['none']
-  if name in SCANNED | {'reformer'}:
+  if loops:
     assert loops['mixers'] <= loops['none'] < loops['blocks']
   if name in ('mamba', 's5', 'reformer'):
     close(gradients_of(name, 'mixers'), gradients_of(name, 'none'), 1e-5)
@@ -176,47 +231,43 @@ def close(actual, expected, tolerance):
 
 @pytest.mark.parametrize('name', mixers.ROWS)
 def test_mixer(name):
-  forms = {causal: graph for causal in (False, True) if (graph := abstract(name, causal)) is not None}
-  for causal, graphdef in forms.items():
-    state = jit(lambda causal=causal: nnx.state(make(name, causal), nnx.Param, ...))()
-    rng = np.random.default_rng(1)  # no parameter stays 0, which would hide the layers before it
-    params = jax.tree.map(lambda v: v + np.float32(0.1 * rng.normal(size=v.shape)), state[0])  # noqa: B023
+  for causal in forms_of(name):
+    apply, *_ = traced_once(name, causal)
+    params, rest = values_of(name, causal)
 
     @jit
-    def run(params, x_BLD, lengths_B, cotangent_BLD):
+    def gradients_and_y(params, x_BLD, lengths_B, cotangent_BLD):
       """(gradients of <y, cotangent> by parameters and input, y)."""
+      y_BLD, pull = jax.vjp(lambda params, x_BLD: apply(params, rest, x_BLD, lengths_B), params, x_BLD)  # noqa: B023
+      return pull(cotangent_BLD), y_BLD
 
-      def product(params, x_BLD):
-        y_BLD = nnx.merge(graphdef, params, state[1])(x_BLD, lengths_B=lengths_B)  # noqa: B023
-        y_BLD = increment(x_BLD, y_BLD) if isinstance(y_BLD, tuple) else y_BLD
-        return jnp.sum(y_BLD * cotangent_BLD), y_BLD
+    def run(*arguments):
+      return jax.tree.map(np.asarray, gradients_and_y(params, *arguments))  # noqa: B023
 
-      return jax.grad(product, argnums=(0, 1), has_aux=True)(params, x_BLD)
-
-    gradients, y = run(params, X, FULL, COTANGENT)
+    gradients, y = run(X, FULL, COTANGENT)
     assert (y.shape, y.dtype) == (X.shape, np.float32)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((gradients, y)))
 
-    if causal:
-      _, changed = run(params, np.where(EARLY, X, OTHER_X), FULL, COTANGENT)
-      close(changed[:, :VALID], y[:, :VALID], 1e-5)
-
-    # The first row ends at VALID: once with padding after it that is far from 0, and once alone. For a causal
-    # form other valid positions follow in the second call, which must not matter.
+    # The first row ends at VALID, with padding after it that is far from 0.
     early = np.where(EARLY, COTANGENT, 0) * np.float32([1, 0])[:, None, None]
-    (padded, dx), padded_y = run(params, np.where(EARLY, X, 30 + OTHER_X), CUT, early)
-    alone = (X, FULL, early) if causal else (X[:1, :VALID], CUT[:1], early[:1, :VALID])
-    (expected, expected_dx), expected_y = run(params, *alone)
+    (padded, dx), padded_y = run(np.where(EARLY, X, 30 + OTHER_X), CUT, early)
+    assert not np.any(dx[0, VALID:])
+    assert not np.any(dx[1])
+    if causal:
+      _, changed = run(np.where(EARLY, X, OTHER_X), FULL, COTANGENT)
+      close(changed[:, :VALID], y[:, :VALID], 1e-5)
+      # Other valid positions in the place of the padding change nothing.
+      (expected, expected_dx), expected_y = run(X, FULL, early)
+    else:
+      # Other padding changes no gradient, and the row alone has the same output.
+      (expected, expected_dx), _ = run(np.where(EARLY, X, OTHER_X), CUT, early)
+      alone, *_ = traced(name, causal, (1, VALID, WIDTH))
+      expected_y = np.asarray(jit(alone)(params, rest, X[:1, :VALID], CUT[:1]))
+      half, *_ = traced(name, causal, dtype=jnp.bfloat16)  # runtime.precision=bfloat16
+      close(jit(half)(params, rest, X, FULL), y, 0.05)
     close(padded_y[0, :VALID], expected_y[0, :VALID], 1e-5)
     close(dx[0, :VALID], expected_dx[0, :VALID], 1e-4)
     close(padded, expected, 1e-4)
-    assert not np.any(dx[0, VALID:])
-    assert not np.any(dx[1])
-
-    if causal == min(forms):  # runtime.precision=bfloat16
-      half = abstract(name, causal, dtype=jnp.bfloat16)
-      y_half = jit(lambda params, x: nnx.merge(half, params, state[1])(x, lengths_B=FULL))(params, X)  # noqa: B023
-      close(increment(X, y_half), y, 0.05)
 
 
 @pytest.mark.parametrize(
@@ -267,10 +318,9 @@ DECAYING = {
 
 @pytest.mark.parametrize('name', sorted(set(mixers.ROWS) - {'none'}))
 def test_vectors_do_not_decay(name):
-  causal = abstract(name, False) is None
   made = states.blueprint(
     lambda rngs: make_mixer(
-      name, WIDTH, options=options_of(name), length=LENGTH, causal=causal, protocol=CLEAN, rngs=rngs
+      name, WIDTH, options=options_of(name), length=LENGTH, causal=False, protocol=CLEAN, rngs=rngs
     ),
     LENGTH,
     decay_everything=False,

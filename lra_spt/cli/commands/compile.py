@@ -1,10 +1,13 @@
 """`lra-spt compile`: the train step for a TPU slice, on a machine without a TPU."""
 
 import json
+import math
 import pathlib
 
 from lra_spt.cli import flags
 from lra_spt.errors import touching
+
+SEARCH_SECONDS = {'quick': 120.0, 'true': math.inf, 'false': 0.0}  # of a stage
 
 
 def parser() -> flags.Parser:
@@ -18,8 +21,11 @@ def parser() -> flags.Parser:
   parser.add_argument('--topology', required=True, help='KIND:SHAPE of a TPU slice, e.g. v5e:4x4; or cpu:N')
   stage_help = 'only this stage (default: all stages of the run)'
   parser.add_argument('--stage', choices=('pretrain', 'finetune'), help=stage_help)
-  smallest_help = 'look for the smallest slice on which it fits, by compiling for a few (default: true)'
-  parser.add_argument('--smallest', choices=('true', 'false'), default='true', help=smallest_help)
+  smallest_help = (
+    'look for the smallest slice on which it fits, by compiling for a few: quick (default) ends after two '
+    'minutes a stage, with an estimate'
+  )
+  parser.add_argument('--smallest', choices=SEARCH_SECONDS, default='quick', help=smallest_help)
   parser.add_argument('--json', type=flags.path, help='also write the numbers to this file')
   flags.add_register(parser)
   return parser
@@ -41,7 +47,7 @@ def main(argv: list[str]) -> int:
   run = resolve(loading.load(arguments.config, arguments.overrides))
   results = {}
   for stage in [arguments.stage] if arguments.stage else run.stages:
-    results[stage] = compile_stage(run, stage, arguments.topology, arguments.smallest == 'true')
+    results[stage] = compile_stage(run, stage, arguments.topology, SEARCH_SECONDS[arguments.smallest])
     if arguments.json:  # after each stage: compiling the next may take long
       with touching(arguments.json, 'written'):
         pathlib.Path(arguments.json).write_text(json.dumps(results, indent=2) + '\n', encoding='utf-8')

@@ -146,7 +146,8 @@ def _needed_bytes(message: str) -> int | None:
 
 
 def smallest_fitting(slices, known: dict, measure):
-  """The smallest of `slices` (of one chip, by size) on which a step fits, or None.
+  """The smallest of `slices` (of one chip, by size) on which a step fits, or None; the smallest that is known
+  to fit, if `measure` ends the search.
 
   It assumes that a larger slice needs no more memory per device. Temporaries shrink with the rows per device,
   so it first compiles for the smallest slice that should fit.
@@ -154,7 +155,8 @@ def smallest_fitting(slices, known: dict, measure):
   Args:
     slices: see above.
     known: {slice: Memory}, at least one; more are added.
-    measure: measure(slice, open) returns the Memory; `open` is the number of slices that may still be tried.
+    measure: measure(slice, open) returns the Memory, or None to end the search; `open` is the number of
+      slices that may still be tried.
   """
 
   def fits(s):
@@ -163,14 +165,18 @@ def smallest_fitting(slices, known: dict, measure):
   while True:
     low = max((i for i, s in enumerate(slices) if s in known and not fits(s)), default=-1)
     high = min((i for i, s in enumerate(slices) if s in known and fits(s)), default=len(slices))
+    found = slices[high] if high < len(slices) else None
     if high - low <= 1:
-      return slices[high] if high < len(slices) else None
+      return found
     inside = slices[low + 1 : high]
     guess = next((s for s in inside if _predicted(s, known) <= s.chip.hbm), inside[-1])
-    known[guess] = measure(guess, len(inside))
+    if (memory := measure(guess, len(inside))) is None:
+      return found
+    known[guess] = memory
 
 
 def _predicted(wanted, known) -> float:
+  """The bytes on a device of a slice, from those of the nearest known one."""
   nearest = min(known, key=lambda s: abs(s.size.bit_length() - wanted.size.bit_length()))
   memory = known[nearest]
   parts = memory.parts or {'temporaries': memory.total}
@@ -227,7 +233,7 @@ def _training_split(built: Built) -> examples_lib.Examples | None:
 
 @contextlib.contextmanager
 def _progress(text: str, expected: float | None):
-  """Shows the elapsed time on a terminal, and the time left of `expected` seconds."""
+  """Shows the elapsed time on a terminal, and the time left of `expected` seconds; elsewhere one line."""
   stop, start = threading.Event(), time.monotonic()
 
   def tick():
@@ -239,6 +245,8 @@ def _progress(text: str, expected: float | None):
   ticker = threading.Thread(target=tick, daemon=True)
   if sys.stderr.isatty():
     ticker.start()
+  else:
+    print(f'{text} ...', file=sys.stderr, flush=True)
   try:
     yield
   finally:
@@ -262,9 +270,9 @@ def _cpu_devices(name: str):
 
 
 @settings.fixed()
-def compile_stage(run: RunSpec, stage: str, name: str, smallest: bool) -> dict:
-  """Prints and returns the report of a stage on the topology `name`, with the smallest slice that fits if
-  `smallest`.
+def compile_stage(run: RunSpec, stage: str, name: str, search_seconds: float) -> dict:
+  """Prints and returns the report of a stage on the topology `name`, with the smallest slice that fits as far
+  as `search_seconds` suffice to compile for others; 0: without it.
 
   Raises:
     ConfigError: the config or the topology cannot be used.
@@ -283,17 +291,21 @@ def compile_stage(run: RunSpec, stage: str, name: str, smallest: bool) -> dict:
         compiled = dataclasses.replace(compiled, least=least_traffic(built, mesh))
   result = report(run, stage, built, name, compiled, asked and asked.chip)
   print(table(result))
-  if asked and smallest:
-    result['smallest'] = _smallest(built, stage, asked, compiled)
+  if asked and search_seconds:
+    result['smallest'] = _smallest(built, stage, asked, compiled, search_seconds)
     print(smallest_table(result))
   return result
 
 
-def _smallest(built, stage, asked, compiled):
-  """Returns {'slice': name or None, 'tried': {name: bytes on a device}}."""
-  known = {asked: compiled.memory}
+def _smallest(built, stage, asked, compiled, seconds):
+  """Returns {'slice': name or None, 'tried': {name: bytes on a device}, 'estimated': the same for the slices
+  on which it might fit too, if `seconds` did not suffice to try them}."""
+  known, untried, end = {asked: compiled.memory}, [], time.monotonic() + seconds
 
   def measure(candidate, open_slices):
+    if time.monotonic() + compiled.seconds > end:
+      untried.append(candidate)
+      return None
     text = f'compiling {stage} for {candidate.name} (one of at most {open_slices} slices to try)'
     with _progress(text, compiled.seconds):
       mesh_shape = dataclasses.asdict(built.runtime.mesh) | {'data': -1}
@@ -301,7 +313,11 @@ def _smallest(built, stage, asked, compiled):
 
   smallest = smallest_fitting(_candidates(built, asked), known, measure)
   tried = sorted(known, key=lambda s: s.size)
-  return {'slice': smallest and smallest.name, 'tried': {s.name: known[s].total for s in tried}}
+  return {
+    'slice': smallest and smallest.name,
+    'tried': {s.name: known[s].total for s in tried},
+    'estimated': {s.name: round(_predicted(s, known)) for s in untried},
+  }
 
 
 def _candidates(built, asked):

@@ -36,10 +36,13 @@ def table(result: dict) -> str:
 def smallest_table(result: dict) -> str:
   """Formats the search for the smallest slice, for the lines below `table`."""
   smallest = result['smallest']
-  rows = [('smallest slice', smallest['slice'] or 'none of those that can share the batch evenly')]
+  none = 'none so far' if smallest['estimated'] else 'none of those that can share the batch evenly'
+  rows = [('smallest slice', smallest['slice'] or none)]
   for name, total in smallest['tried'].items():
     fits = 'fits' if total <= result['hbm'] else f'does not fit by {_short(total - result["hbm"])}'
     rows.append(('', f'{name}: {_short(total)}, {fits}'))
+  for name, total in smallest['estimated'].items():
+    rows.append(('', f'{name}: about {_short(total)}, not compiled to save time; --smallest=true does'))
   return '\n'.join(map(_line, rows))
 
 

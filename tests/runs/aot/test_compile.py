@@ -134,7 +134,7 @@ def test_table_of_a_step_that_fits(printed):
 
 
 def test_table_of_a_step_that_does_not_fit(printed):
-  smallest = {'slice': 'v5e:4x4', 'tried': {'v5e:2x2': 20 * GIB, 'v5e:4x4': 7 * GIB}}
+  smallest = {'slice': 'v5e:4x4', 'tried': {'v5e:2x2': 20 * GIB, 'v5e:4x4': 7 * GIB}, 'estimated': {}}
   too_large = compile.Compiled({'data': 4, 'fsdp': 1, 'seq': 1}, compile.Memory(20 * GIB), 9.0)
   text = printed(too_large, smallest=smallest)
   assert 'does not fit 15.8 GiB by 4.25 GiB' in text
@@ -234,6 +234,19 @@ def test_search_for_the_smallest_slice(first, needed_at_one):
   assert found == next((s for s in slices if memory(s).total <= V5E.hbm), None)
   assert len(asked) <= 2
   assert len(set(asked)) == len(asked)
+
+
+@pytest.mark.parametrize('at_one, found, about', [(20, 'v5e:4x4', '6 GiB'), (70, None, '9.75 GiB')])
+def test_a_search_without_time_for_another_compilation_estimates(built, printed, at_one, found, about):
+  """A compilation takes 12 s, a search at most 10 s."""
+  asked = topologies.get_slice('v5e:4x4' if found else 'v5e:2x2')
+  parts = {'arguments': GIB, 'temporaries': at_one * GIB // asked.size}
+  made_up = dataclasses.replace(compiled(5.75), memory=compile.Memory(sum(parts.values()), parts))
+  smallest = compile._smallest(built, 'finetune', asked, made_up, seconds=10.0)
+  assert smallest['slice'] == found
+  assert list(smallest['tried']) == [asked.name]
+  text = printed(made_up, smallest=smallest)
+  assert f'about {about}, not compiled to save time' in text
 
 
 @pytest.mark.parametrize(
