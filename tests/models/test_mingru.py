@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from lra_spt.models.mixers.mingru import MinGRU, MinLSTM
+from lra_spt.models.mixers.min_lstm import MinLSTM
+from lra_spt.models.mixers.mingru import MinGRU
 
 L, D = 10, 6
 GATES = {MinGRU: 'to_hidden_and_gate.weight', MinLSTM: 'to_hidden_and_f_i_gate.weight'}

@@ -1,5 +1,5 @@
 """B2S6: block-biased S6, a selective state-space model for long ranges (Yu and Erichson 2025, arXiv
-2505.09022, section 6; its code could not be had)."""
+2505.09022, section 6; their published code could not be had)."""
 
 import math
 

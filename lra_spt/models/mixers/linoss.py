@@ -75,8 +75,8 @@ class LinOSS(MimoRecurrence):
     self.c_real, self.c_imag = nnx.Param(c_2SDN[0], ssm=True), nnx.Param(c_2SDN[1], ssm=True)
 
   def discrete(self):
-    """See `MimoRecurrence`. a [4, 2N] holds the matrices M of (z, y)_t = M (z_{t-1} + dt B u_t, y_{t-1}), for
-    real and for imaginary parts, and b the factor dt."""
+    """See `MimoRecurrence`. a [4, 2N] holds matrices M, of `(z_t, y_t) = M (z_{t-1} + dt B u_t, y_{t-1})`,
+    for real and for imaginary parts, and b the factor dt."""
     a_N, dt_N = jax.nn.relu(self.stiffness[...]), jax.nn.sigmoid(self.dt_logit[...])
     if self.implicit:
       shrinking_N = 1 / (1 + dt_N**2 * a_N)
