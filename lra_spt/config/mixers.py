@@ -102,6 +102,9 @@ ROWS = {
     dt_max=0.1,
     ssm_lr=0.0,
   ),
+  'mamba3': _row(
+    _NO_POSITIONS, expand=2, head_dim=32, state_size=64, groups=1, dt_min=1e-3, dt_max=0.1, ssm_lr=0.0
+  ),
   'mega': _row(
     _NO_POSITIONS | {'model.activation': 'silu'},
     z=64,

@@ -59,7 +59,7 @@ def sharded_linear_attention(
   attend = functools.partial(linear_attention, direction=direction)
   if direction == 'both' and log_decay is None:  # two products, which XLA splits well: shards add sums
     return attend(q_BLGN, k_BLGN, v_BLHP)
-  return _over_heads(attend, q_BLGN, k_BLGN, v_BLHP, log_decay)
+  return over_heads(attend, q_BLGN, k_BLGN, v_BLHP, log_decay)
 
 
 def sharded_delta_rule(
@@ -74,11 +74,12 @@ def sharded_delta_rule(
 ) -> jax.Array:
   """`delta_rule` on the current mesh. It splits heads as `sharded_linear_attention` does."""
   attend = functools.partial(delta_rule, direction=direction)
-  return _over_heads(attend, q_BLGN, k_BFGN, v_BFHP, log_decay, beta_BFH, erase_BFGN)
+  return over_heads(attend, q_BLGN, k_BFGN, v_BFHP, log_decay, beta_BFH, erase_BFGN)
 
 
-def _over_heads(attend, q_BLGN, k_BLGN, v_BLHP, *gates):
-  """Applies attend(q, k, v, *gates) to arrays with heads as axis 2; a gate may be None."""
+def over_heads(attend, q_BLGN, k_BLGN, v_BLHP, *gates):
+  """Applies attend(q, k, v, *gates) to arrays with heads as axis 2, on the current mesh: see
+  `sharded_linear_attention`. A gate may be None."""
   shards, heads = sequence_shards(q_BLGN.shape[1]), v_BLHP.shape[2]
   if shards == 1 or heads % shards:
     return rows_island(attend)(q_BLGN, k_BLGN, v_BLHP, *gates)

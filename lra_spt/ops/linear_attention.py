@@ -26,6 +26,7 @@ def linear_attention(
   log_decay: jax.Array | None = None,
   *,
   direction: str = 'forward',
+  include_self: bool = True,
   chunk: int | None = None,
 ) -> jax.Array:
   """Queries read a state S_t = a_t S_{t-1} + k_t v_t^T of every head: y_t = q_t^T S_t, without scale or
@@ -46,13 +47,15 @@ def linear_attention(
     log_decay: log a <= 0, float32 [B, L, H], or [B, L, G, N] for a diagonal matrix a per head. -inf, which
       empties the state, is allowed. None: nothing decays.
     direction: 'forward' (causal), 'backward' or 'both'.
+    include_self: False: a query reads a_t S_{t-1}, without its own position; not for 'both'.
     chunk: T, positions per chunk, a power of two; it need not divide the length. None: see `chunk_size`.
 
   Returns:
     y float32 [B, L, H, P].
 
   Raises:
-    ValueError: an unknown direction, a chunk that is not a power of two, or shapes that do not fit together.
+    ValueError: an unknown direction, a chunk that is not a power of two, shapes that do not fit together, or
+      'both' without the query's own position.
   """
   (B, L, G, N), (H, P) = q_BLGN.shape, v_BLHP.shape[2:]
   chunk = chunk_size(N, P) if chunk is None else chunk
@@ -61,6 +64,10 @@ def linear_attention(
     raise ValueError(
       f'linear_attention got log decays of shape {log_decay.shape}; pass one per head, {(B, L, H)}, or one '
       f'per channel of the keys, {(B, L, G, N)}'
+    )
+  if direction == 'both' and not include_self:
+    raise ValueError(
+      "linear_attention in the direction 'both' reads the position of the query; call it twice"
     )
   # Each of R heads of v has one decay (g ends with 1), or all share the decays of their keys.
   if log_decay is not None and log_decay.ndim == 3:
@@ -74,9 +81,10 @@ def linear_attention(
   else:
     arrays, y_BLGRP = (q_BLGN, k_BLGN, v_BLGRP, g_BLGRN), 0
     if direction != 'backward':
-      y_BLGRP = _sweep(chunk, True, *arrays)
+      y_BLGRP = _sweep(chunk, include_self, *arrays)
     if direction != 'forward':
-      backward = _sweep(chunk, direction == 'backward', *jax.tree.map(lambda v: jnp.flip(v, 1), arrays))
+      include_self &= direction == 'backward'
+      backward = _sweep(chunk, include_self, *jax.tree.map(lambda v: jnp.flip(v, 1), arrays))
       y_BLGRP += jnp.flip(backward, 1)
   return checkpoint_name(y_BLGRP.reshape(B, L, H, P), 'mixer')
 

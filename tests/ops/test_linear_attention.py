@@ -169,12 +169,22 @@ def test_chunks_balance_weights_and_states(sizes, chunk):
   assert chunk_size(*sizes) == chunk
 
 
+def test_the_position_of_the_query_is_left_out():
+  *arrays, _ = draw(6, 'head', 1.0)
+  attend = functools.partial(linear_attention, *arrays, chunk=4)
+  y = attend(include_self=False) + attend(direction='backward')
+  np.testing.assert_allclose(y, attend(direction='both'), atol=1e-5)
+  y = attend() + attend(direction='backward', include_self=False)
+  np.testing.assert_allclose(y, attend(direction='both'), atol=1e-5)
+
+
 def test_errors_name_what_is_wrong():
   *arrays, _ = draw(5, 'head', 1.0)
   q, k, v, g = arrays
   for arguments, options, message in (
     ((q, k, v, g), {'direction': 'up'}, "direction 'up' is unknown; choose forward, backward, both"),
     ((q, k, v, g), {'chunk': 12}, 'chunk=12; choose a power of two'),
+    ((q, k, v, g), {'direction': 'both', 'include_self': False}, 'reads the position of the query'),
     ((q, k[:, 1:], v, g), {}, 'pass q and k as'),
     ((q, k, v[:, :, :3], g), {}, 'G divides H'),
     ((q, k, v, g[:, :, :1]), {}, r'pass one per head, \(2, 13, 4\)'),
