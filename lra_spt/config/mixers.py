@@ -137,6 +137,7 @@ ROWS = {
     dropout=0.0,
     tied_dropout=False,
   ),
+  'rwkv7': _row(_NO_POSITIONS, heads=4, rank=0, gate_rank=0, ssm_lr=0.0),
   'sgconv': _row(
     _CONVOLUTION,
     kernel_dim=32,
