@@ -150,6 +150,7 @@ ROWS = {
     dropout=0.0,
     tied_dropout=True,
   ),
+  'slstm': _row(_NO_POSITIONS, heads=4, taps=4),
   'spade': _row(
     _NO_POSITIONS, **_HEADS, radius=128, buckets=32, max_distance=128, state_size=64, freeze_s4=True
   ),

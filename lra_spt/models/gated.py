@@ -136,7 +136,7 @@ def sharded_biased_scan(
   parts on one axis, M = 2 N. If the mesh splits positions, shards exchange them for blocks. If their number
   does not divide the blocks, they gather whole sequences."""
 
-  def scan(x_BLJP, dt_BLJP, b_BLJM, c_BLJN, a_2N, bias_JP2N):
+  def scan(x_BLJP, dt_BLJP, b_BLJM, c_BLJN, bias_JP2N, a_2N):
     def scan_block(x_BLP, dt_BLP, b_BLM, c_BLN, bias_P2N):
       b_BL2N = b_BLM.reshape(*b_BLM.shape[:2], *a_2N.shape)
       options = {'reverse': reverse, 'implementation': implementation}
@@ -144,18 +144,26 @@ def sharded_biased_scan(
 
     return jax.vmap(scan_block, (2, 2, 2, 2, 0), 2)(x_BLJP, dt_BLJP, b_BLJM, c_BLJN, bias_JP2N)
 
-  arrays = x_BLJP, dt_BLJP, b_BLJM, c_BLJN, a_2N, bias_JP2N
-  shards = sequence_shards(x_BLJP.shape[1])
-  if shards == 1 or x_BLJP.shape[2] % shards:
-    return rows_island(scan, whole=(4, 5))(*arrays)
+  return over_heads_with_parameters(scan, (x_BLJP, dt_BLJP, b_BLJM, c_BLJN), (bias_JP2N,), (a_2N,))
 
-  def scan_blocks(x_BLJP, dt_BLJP, b_BLJM, c_BLJN, a_2N, bias_JP2N):
-    arrays = [_to_channels(v) for v in (x_BLJP, dt_BLJP, b_BLJM, c_BLJN)]
-    count = arrays[0].shape[2]
-    bias_JP2N = lax.dynamic_slice_in_dim(bias_JP2N, lax.axis_index('seq') * count, count)
-    return _to_positions(scan(*arrays, a_2N, bias_JP2N))
 
-  return rows_island(scan_blocks, whole=(4, 5), split=(0, 1, 2, 3))(*arrays)
+def over_heads_with_parameters(function, arrays, of_heads=(), whole=()) -> jax.Array:
+  """function(*arrays, *of_heads, *whole) -> [B, L, H, ...], for arrays [B, L, H, ...] and parameters of heads
+  [H, ...] or of all, on the current mesh. If it splits positions, shards exchange them for heads. If their
+  number does not divide the heads, they gather whole sequences."""
+  arguments = (*arrays, *of_heads, *whole)
+  count, parameters = len(arrays), tuple(range(len(arrays), len(arguments)))
+  shards, heads = sequence_shards(arrays[0].shape[1]), arrays[0].shape[2]
+  if shards == 1 or heads % shards:
+    return rows_island(function, whole=parameters)(*arguments)
+
+  def of_shard(*arguments):
+    first, size = lax.axis_index('seq') * (heads // shards), heads // shards
+    arrays = map(_to_channels, arguments[:count])
+    sliced = (lax.dynamic_slice_in_dim(v, first, size) for v in arguments[count : count + len(of_heads)])
+    return _to_positions(function(*arrays, *sliced, *arguments[count + len(of_heads) :]))
+
+  return rows_island(of_shard, whole=parameters, split=tuple(range(count)))(*arguments)
 
 
 def short_convolution(

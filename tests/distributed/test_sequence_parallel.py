@@ -271,6 +271,7 @@ MIXERS = [
     {'all-to-all': 6, 'all-gather': 2, 'reduce-scatter': 2, 'collective-permute': 12},
     marks=pytest.mark.slow,
   ),
+  ('slstm', {'heads': 4}, False, (2, 1, 4), {'all-to-all': 7, 'collective-permute': 24}),
   ('b2s6', {'blocks': 4, 'state_size': 6}, True, (2, 1, 4), {'all-to-all': 10}),
   ('linear_transformer', {'heads': 4}, True, (2, 1, 4), {'all-to-all': 8}),
   pytest.param(

@@ -46,6 +46,7 @@ SCANNED = {
   'mingru',
   'rglru',
   's5',
+  'slstm',
 }  # they run a loop even at LENGTH
 X, OTHER_X, COTANGENT = np.random.default_rng(0).normal(size=(3, 2, LENGTH, WIDTH)).astype(np.float32)
 EARLY = np.arange(LENGTH)[:, None] < VALID
@@ -311,8 +312,8 @@ def test_no_causal_form_looks_ahead_over_the_borders_of_its_chunks(name):
 # What decays beside the kernels of linear maps, all of them matrices or filters: a name that is new here was
 # looked at, and no vector per direction, as of biases, is among them (`lra_spt.training.state.VECTORS`).
 DECAYING = {
-  'c_real', 'c_imag', 'conv', 'decay_gate', 'dt', 'forget_gate', 'input_gate', 'key', 'mixtures', 'pieces',
-  'query', 'read', 'select', 'value',
+  'c_imag', 'c_real', 'conv', 'decay_gate', 'dt', 'forget_gate', 'input_gate', 'key', 'mixtures',
+  'output_gate', 'pieces', 'query', 'read', 'recurrent', 'select', 'value',
 }  # fmt: skip
 
 
