@@ -140,6 +140,29 @@ MEASURES = {
 }
 
 
+def by_position(predictions: dict) -> dict:
+  """Predictions with a row for each position that has a label, if labels are those of positions.
+
+  Args:
+    predictions: index [N], label and prediction [N] or [N, L], and optionally group [N].
+
+  Returns:
+    The same arrays, [N]; for labels [N, L], those of P positions, [P], with index n * L + place for example n
+    and, where there is none, `group`: positions of one example are right and wrong together.
+  """
+  label_NL = predictions['label']
+  if label_NL.ndim == 1 or label_NL.dtype.kind not in 'iu':
+    return predictions
+  n_P, place_P = np.nonzero(label_NL != UNLABELLED)
+  index_N = predictions['index'].astype(np.int64)
+  return {
+    'index': index_N[n_P] * label_NL.shape[1] + place_P,
+    'label': label_NL[n_P, place_P],
+    'prediction': predictions['prediction'][n_P, place_P],
+    'group': predictions.get('group', index_N)[n_P],
+  }
+
+
 def measured(names, label, prediction) -> dict[str, float]:
   """{name: score} of some of MEASURES; NaN for one that is not defined, see `why_undefined`.
 
@@ -147,7 +170,7 @@ def measured(names, label, prediction) -> dict[str, float]:
     label, prediction: of one of the forms above.
   """
   label, prediction = np.asarray(label), np.asarray(prediction)
-  if label.dtype.kind == 'i' and label.ndim == 2:
+  if label.ndim == 2 and label.dtype.kind in 'iu':
     counted = label != UNLABELLED
     label, prediction = label[counted], prediction[counted]
   return {name: MEASURES[name](label, prediction) for name in names}

@@ -27,7 +27,8 @@ from lra_spt.report.pages import report
 from lra_spt.report.study import any_folder, text
 loaded = {name for name in sys.modules if name.split('.')[0] == 'jax' or name.startswith('lra_spt.')}
 foreign = {name for name in loaded if name.startswith(('jax', 'lra_spt.data', 'lra_spt.config.protocol'))}
-foreign -= {'lra_spt.data', 'lra_spt.data.scorable'}  # which import NumPy only
+numpy_only = ('scorable', 'measures', 'parts', 'splits')
+foreign -= {'lra_spt.data', *(f'lra_spt.data.{name}' for name in numpy_only)}
 assert not foreign, foreign
 assert not {'matplotlib', 'scipy'} & {*sys.modules}
 """

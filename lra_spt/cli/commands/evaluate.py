@@ -60,12 +60,11 @@ def main(argv: list[str]) -> int:
 def describe(run, split, metrics, arrays) -> str:
   """Formats the score with its interval, then every metric."""
   from lra_spt.data import measures
-  from lra_spt.report.runs import metrics as test_metrics
   from lra_spt.report.statistics import intervals, jackknife, scores
 
   score, what = scores.SCORES[run.built.objective.selection[0]], 'example'
   if run.task.per_position:
-    arrays, what = test_metrics.by_position(arrays), 'position'
+    arrays, what = measures.by_position(arrays), 'position'
   examples, group_N = len(arrays['index']), arrays.get('group')
   name = run.task.groups.name if run.task.groups and group_N is not None else 'examples'
   units = jackknife.score_units(score.key, arrays['label'], arrays['prediction'], group_N)
@@ -91,7 +90,7 @@ def describe(run, split, metrics, arrays) -> str:
 
 def compare(workdir, metrics, arrays) -> tuple[bool, str]:
   """Compares a score with result.json and predictions with predictions.npz; returns (equal, a sentence)."""
-  from lra_spt.report.runs import metrics as test_metrics
+  from lra_spt.data import measures
   from lra_spt.report.runs import run as runs
   from lra_spt.report.runs import run_folder
 
@@ -103,7 +102,7 @@ def compare(workdir, metrics, arrays) -> tuple[bool, str]:
   said = f'no {score.name}' if run.value is None else score.show(run.value)
   parts = [f'result.json says {said}']
   if before is not None:
-    arrays = test_metrics.by_position(arrays)
+    arrays = measures.by_position(arrays)
     order = arrays['index'].argsort()
     index_N, _, prediction_N = before
     if index_N.shape != order.shape or (index_N != arrays['index'][order]).any():

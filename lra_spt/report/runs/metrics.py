@@ -5,11 +5,8 @@ The module needs no jax.
 
 import math
 
-import numpy as np
-
 from lra_spt.data import measures
 from lra_spt.data.examples import Examples
-from lra_spt.data.parts import UNLABELLED
 from lra_spt.data.tasks import Task
 
 
@@ -32,7 +29,7 @@ def complete(
     `undefined` with scores that are not defined over these labels; `predictions` with `group`, int32 [N],
     where examples belong together.
   """
-  counted = by_position(predictions)
+  counted = measures.by_position(predictions)
   label_N, prediction_N = counted['label'], counted['prediction']
   test = test | {'examples': len(predictions['index'])}
   if task.per_position:
@@ -52,29 +49,6 @@ def _differ_by_rounding(name, value, exact) -> bool:
   """True for an accuracy or R2 that float32 explains; else it is an objective's own measure."""
   rounding = {'accuracy': 1e-6, 'r2': 1e-4 * max(1.0, 1 - exact)}.get(name, 0.0)
   return value is not None and abs(value - exact) < rounding
-
-
-def by_position(predictions: dict) -> dict:
-  """Predictions with a row for each position that has a label, if labels are those of positions.
-
-  Args:
-    predictions: index [N], label and prediction [N] or [N, L], and optionally group [N].
-
-  Returns:
-    The same arrays, [N]; for labels [N, L], those of P positions, [P], with index n * L + place for example n
-    and, where there is none, `group`: positions of one example are right and wrong together.
-  """
-  label_NL = predictions['label']
-  if label_NL.ndim == 1 or label_NL.dtype.kind not in 'iu':
-    return predictions
-  n_P, place_P = np.nonzero(label_NL != UNLABELLED)
-  index_N = predictions['index'].astype(np.int64)
-  return {
-    'index': index_N[n_P] * label_NL.shape[1] + place_P,
-    'label': label_NL[n_P, place_P],
-    'prediction': predictions['prediction'][n_P, place_P],
-    'group': predictions.get('group', index_N)[n_P],
-  }
 
 
 def of_splits(validation: dict, test: dict) -> dict:

@@ -12,7 +12,7 @@ from lra_spt.config.values import is_number
 from lra_spt.data import measures
 from lra_spt.errors import DamagedFile, MissingFile, one_line
 from lra_spt.files import checksums
-from lra_spt.report.runs import inside, kernels, metrics, restored, run_folder
+from lra_spt.report.runs import inside, kernels, restored, run_folder
 from lra_spt.report.runs.arm_key import SHUFFLED, key_of
 from lra_spt.report.statistics import jackknife
 from lra_spt.report.statistics.scores import SCORES
@@ -136,7 +136,7 @@ class FinishedRun:
       )
     if len(np.unique(arrays['index'])) != arrays['index'].size:
       raise DamagedFile(f'{path} names test examples twice; {run_folder.REPEAT}.')
-    arrays = metrics.by_position(arrays)
+    arrays = measures.by_position(arrays)
     order = np.argsort(arrays['index'])
     wide = {'f': np.float64, 'b': bool}
     sorted_arrays = {name: a[order].astype(wide.get(a.dtype.kind, np.int64)) for name, a in arrays.items()}

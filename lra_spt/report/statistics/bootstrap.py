@@ -2,9 +2,8 @@
 
 An estimate is a signed sum of the scores of one or more cells: two for a gain, four for a difference of gaps,
 two per model for a mean gain. A score is the mean of one number per test example (whether it was answered
-correctly), per group where examples belong together (`statistics.group_units`), or of jackknife values for an
-R2. All cells are tested on the same examples and have the same seeds. `draws` resamples two sources of
-chance:
+correctly), per group where examples belong together, or of jackknife values (`jackknife.score_units`). All
+cells are tested on the same examples and have the same seeds. `draws` resamples two sources of chance:
 
 * Examples are drawn with replacement, the same ones for all seeds and cells: a paired bootstrap (Efron and
   Tibshirani 1993, An Introduction to the Bootstrap). Deviations are stretched by t / z sqrt(N / (N - 1)),
