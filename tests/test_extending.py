@@ -20,6 +20,8 @@ from lra_spt.data import tasks
 from lra_spt.data.examples import open_split, open_splits
 from lra_spt.objectives import registry
 from lra_spt.report.runs.run import read_run
+from lra_spt.report.study import submission
+from lra_spt.report.study.any_folder import read_any
 from lra_spt.runs.api import load_run
 from lra_spt.runs.build import resolve, stages_of
 
@@ -211,13 +213,26 @@ def test_own_several_labels(folder, capsys):
   as_recorded = ['record', '--predictions=runs/a/predictions.npz', '--task=chords', '--data_dir=data']
   assert cli.main([*as_recorded, '--model=other', '--regime=masked', '--seed=0', '--out=runs/b']) == 0
   assert read_run('runs/b').value == run.value
-  assert cli.main(['report', '--workdir=runs']) == 0
-  assert 'AUROC' in pathlib.Path('runs/report.html').read_text(encoding='utf-8')
   with np.load('runs/a/predictions.npz') as arrays:
     np.savez('logits.npz', **dict(arrays) | {'prediction': 9 * arrays['prediction']})
+    np.savez('chance.npz', **dict(arrays) | {'prediction': 0 * arrays['prediction'] + 0.5})
+  facts = ['--model=other', '--regime=scratch', '--seed=0', '--out=runs/c']
   as_recorded[1] = '--predictions=logits.npz'
-  assert cli.main([*as_recorded, '--model=other', '--regime=scratch', '--seed=0', '--out=runs/c']) == 2
+  assert cli.main([*as_recorded, *facts]) == 2
   assert 'asks for probabilities from 0 to 1' in capsys.readouterr().err
+  as_recorded[1] = '--predictions=chance.npz'
+  assert cli.main([*as_recorded, *facts]) == 0
+
+  assert cli.main(['report', '--workdir=runs']) == 0
+  assert 'AUROC' in pathlib.Path('runs/report.html').read_text(encoding='utf-8')
+  (pair,) = read_any('runs').findings.pairs
+  assert pair.interval.estimate == pytest.approx(run.value - 0.5)
+  assert pair.interval.known
+  submission.pack('runs', 'all.zip')
+  with submission.unpacked('all.zip') as unpacked:
+    checked, said = submission.verify(unpacked, 'data')
+  assert [one.faults for one in checked] == [()] * 3
+  assert said == ['Labels of chords: those of the prepared set in data.']
 
 
 def test_own_numbers_that_most_examples_lack(folder, capsys):
