@@ -179,7 +179,7 @@ def register(arguments) -> None:
   this process and its children."""
   if getattr(arguments, 'accept_changed_code', False):
     os.environ['LRA_SPT_ACCEPT_CHANGED_CODE'] = '1'  # see `lra_spt.runs.user_code`
-  _look_in_data_dir(arguments)
+  _note_data_dir(arguments)
   if not arguments.register:
     return
   from lra_spt.config import loading
@@ -190,16 +190,17 @@ def register(arguments) -> None:
     loading.register(path)
 
 
-def _look_in_data_dir(arguments) -> None:
-  """Has tasks found by the names of the prepared sets in --data_dir, or in runtime.data_dir of the config."""
+def _note_data_dir(arguments) -> None:
+  """Has this process and its children find tasks by the names of the prepared sets in --data_dir, or in
+  runtime.data_dir of the config."""
   if not hasattr(arguments, 'data_dir') and not hasattr(arguments, 'overrides'):
     return
   from lra_spt.config import schema
-  from lra_spt.data import tasks
 
   given = dict(pair.split('=', 1) for pair in getattr(arguments, 'overrides', ()) if '=' in pair)
   data_dir = given.get('runtime.data_dir') or getattr(arguments, 'data_dir', None)
-  tasks.look_in(data_dir or schema.DEFAULTS['runtime.data_dir'])
+  data_dir = data_dir or schema.DEFAULTS['runtime.data_dir']
+  os.environ['LRA_SPT_DATA_DIR'] = str(data_dir)  # see `lra_spt.data.tasks`
 
 
 def path(text: str) -> str:

@@ -1,5 +1,6 @@
 """The tasks of the package, and those that a user registers."""
 
+import os
 import shlex
 
 from lra_spt.data import generated, prepared, set_tasks
@@ -31,7 +32,6 @@ __all__ = [
   'Values',
   'get_task',
   'is_own',
-  'look_in',
   'preparation',
   'register_task',
 ]
@@ -209,7 +209,7 @@ TASKS = {
 _OURS = frozenset(TASKS)
 # Sets that `lra-spt prepare` knows by name. Its catalogue imports this module, so it cannot be imported here.
 _SHIPPED = frozenset(task.dataset for task in TASKS.values())
-_looked_in = [None]  # the folder of prepared sets, see `look_in`
+DATA_DIR = 'LRA_SPT_DATA_DIR'  # environment variable that commands set
 
 
 def preparation(task: Task, data_dir) -> str:
@@ -222,18 +222,14 @@ def preparation(task: Task, data_dir) -> str:
   return f'{command} data && gcloud storage cp -r data/{task.dataset} {bucket}'
 
 
-def look_in(data_dir) -> None:
-  """Has `get_task` look for the sets of tasks that nothing registers in this folder, instead of the last."""
-  _looked_in[0] = data_dir
-
-
 def get_task(name: str, data_dir=None) -> Task:
   """The task of that name: one of the package, one that was registered, or else that of the prepared set of
   this name (`set_tasks.task_of`).
 
   Args:
     name: of the task.
-    data_dir: folder given to `lra-spt prepare`; None: that of `look_in`, if there is one.
+    data_dir: folder given to `lra-spt prepare`; None: that of the environment variable DATA_DIR, which
+      `lra-spt` sets by its flags.
 
   Raises:
     ConfigError: there is none.
@@ -243,7 +239,7 @@ def get_task(name: str, data_dir=None) -> Task:
     TASKS[name] = task
   if name in TASKS:
     return TASKS[name]
-  folder = _looked_in[0] if data_dir is None else data_dir
+  folder = os.environ.get(DATA_DIR) if data_dir is None else data_dir
   if folder is not None and prepared.NAME.fullmatch(name) and (task := set_tasks.task_of(name, folder)):
     return task
   nor = f', and no prepared set of this name in {folder}' if folder is not None else ''

@@ -14,7 +14,7 @@ import re
 
 from lra_spt import files
 from lra_spt.config import loading, user_files
-from lra_spt.data import examples, tasks
+from lra_spt.data import examples
 from lra_spt.data.tasks import get_task, is_own
 from lra_spt.errors import ConfigError, MissingFile
 from lra_spt.report.runs import run_folder
@@ -62,15 +62,14 @@ def prepare(chosen: study.Study, data_dir) -> None:
       preparation.prepare(task.dataset, data_dir)
 
 
-def apart(function, register, data_dir, *arguments):
+def apart(function, register, *arguments):
   """The result of a function in a process of its own, because jax would keep a GPU that the runs need."""
   context = multiprocessing.get_context('spawn')
   with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-    return pool.submit(_registered, register, data_dir, function, arguments).result()
+    return pool.submit(_registered, register, function, arguments).result()
 
 
-def _registered(register, data_dir, function, arguments):
-  tasks.look_in(data_dir)
+def _registered(register, function, arguments):
   for path in register:
     loading.register(path)
   return function(*arguments)

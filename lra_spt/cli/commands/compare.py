@@ -55,9 +55,7 @@ def main(argv: list[str]) -> int:
   study.jobs(chosen)  # refuses unknown mixers before anything is made
   compare.prepare(chosen, data_dir)
   if arguments.match:
-    chosen = compare.apart(
-      compare.matched, arguments.register, data_dir, chosen, arguments.model, arguments.match
-    )
+    chosen = compare.apart(compare.matched, arguments.register, chosen, arguments.model, arguments.match)
   jobs = study.jobs(chosen, overrides=arguments.overrides)
   if alone:
     print(f'Baselines are shown without --{"quick" if arguments.quick else "smoke"}.')
@@ -71,9 +69,7 @@ def main(argv: list[str]) -> int:
       print(sentence)
   costs, left = {}, {folder_of(job.cell) for job in jobs if runner.state(workdir, job) != runner.FINISHED}
   if left:
-    costs = compare.apart(
-      compare.costs, arguments.register, data_dir, chosen, left, workdir, arguments.overrides
-    )
+    costs = compare.apart(compare.costs, arguments.register, chosen, left, workdir, arguments.overrides)
     print(compare.outlook(costs, jobs, arguments.processes), flush=True)
   status = study_command.run(chosen, jobs, workdir, arguments, compare.by_cost(costs, workdir))
   path = workdir / 'compare.md'
