@@ -27,8 +27,8 @@ class Part:
     groups: int64 [N], equal for examples that belong together; None if the file has none.
     vocabulary: names of token ids, if the file has them.
     largest: the largest token id; 0 for values.
-    parts: the files of a folder, whose labels (those of positions in a row), lengths and groups are
-      concatenated here; `inputs` and `bounds` are those of the first.
+    parts: the files of a folder, whose labels (those of positions in a row) and groups are concatenated here;
+      `inputs`, `bounds` and `lengths` are those of the first.
   """
 
   inputs: arrays.Stored
@@ -158,7 +158,7 @@ def read_any(path: pathlib.Path) -> Part:
 
   return dataclasses.replace(
     first,
-    **{name: joined(name) for name in ('labels', 'lengths', 'groups')},
+    **{name: joined(name) for name in ('labels', 'groups')},
     largest=max(part.largest for part in parts.values()),
     parts=tuple(parts.values()),
   )

@@ -9,6 +9,7 @@ from lra_spt.cli import main as cli
 from lra_spt.data import tasks
 from lra_spt.data.examples import open_splits
 from lra_spt.data.parts import Classes, Groups, PerPosition, Real, Tokens, Values
+from lra_spt.studies import compare
 
 RNG = np.random.default_rng(0)
 COUNT = 60
@@ -104,6 +105,14 @@ def test_a_set_that_is_not_there_or_damaged_is_named(tmp_path):
   path.write_text(path.read_text().replace('"classes": 4', '"classes": 5'))
   with pytest.raises(errors.DamagedFile, match='was edited or damaged .*; remove .* and prepare it again'):
     tasks.get_task('mine', tmp_path)
+
+
+def test_compare_takes_the_name_of_a_set(tmp_path, monkeypatch):
+  prepare(tmp_path, inputs=VALUES, labels=CLASSES)
+  monkeypatch.setenv(tasks.DATA_DIR, str(tmp_path))
+  assert compare.load(['mamba2'], 'mine').columns == ['mine']
+  with pytest.raises(errors.ConfigError, match="has no task 'yours': choose from listops"):
+    compare.load(['mamba2'], 'yours')
 
 
 def test_inspect_takes_the_name_of_a_set(tmp_path, capsys):

@@ -76,6 +76,15 @@ def test_every_layout_gives_the_same_set(tmp_path, monkeypatch, form):
   assert found['whole'] == found['folder'] == found['parts']
 
 
+def test_parts_of_tokens_may_have_lengths_or_offsets(tmp_path):
+  parts = FORMS['rows of tokens'], FORMS['tokens in a row'] | {'labels': FORMS['rows of tokens']['labels']}
+  (tmp_path / 'raw' / 'train').mkdir(parents=True)
+  for k, part in enumerate(parts):
+    np.savez(tmp_path / 'raw' / 'train' / f'{k}.npz', **part)
+  folder = npz.prepare_npz(tmp_path / 'data', dataset='mine', raw_dir=tmp_path / 'raw')
+  assert prepared.read_metadata(folder, '')['counts'] == {'train': 2 * COUNT}
+
+
 def test_groups_that_are_mixed_are_put_together_from_a_folder(tmp_path):
   mixed = FORMS['values'] | {'groups': np.arange(COUNT) % 5}
   (tmp_path / 'whole').mkdir()
