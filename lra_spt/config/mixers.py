@@ -23,6 +23,17 @@ def _row(others: Mapping = {}, /, **options) -> dict:
 _NO_POSITIONS = {'model.position': 'none'}
 _CONVOLUTION = _NO_POSITIONS | {'model.feed_forward': 0, 'model.norm': 'batch'}
 _HEADS = {'heads': 4, 'head_dim': 0}
+_MAMBA2 = _row(
+  _NO_POSITIONS,
+  expand=2,
+  head_dim=32,
+  state_size=64,
+  groups=1,
+  taps=4,
+  dt_min=1e-3,
+  dt_max=0.1,
+  ssm_lr=0.0,
+)
 
 ROWS = {
   # The tables of the paper's models, in configs/, have the options of these.
@@ -78,6 +89,7 @@ ROWS = {
     tied_dropout=False,
   ),
   'local': _row(**_HEADS, block=64, neighbours=0),
+  'log_linear_mamba2': _MAMBA2,
   'longconv': _row(
     _CONVOLUTION,
     kernels=2,
@@ -91,17 +103,7 @@ ROWS = {
   ),
   'longformer': _row(**_HEADS, window=512, global_tokens=0),
   'mamba': _row(_NO_POSITIONS, expand=2, state_size=16, rank=0, taps=4, dt_min=1e-3, dt_max=0.1, ssm_lr=0.0),
-  'mamba2': _row(
-    _NO_POSITIONS,
-    expand=2,
-    head_dim=32,
-    state_size=64,
-    groups=1,
-    taps=4,
-    dt_min=1e-3,
-    dt_max=0.1,
-    ssm_lr=0.0,
-  ),
+  'mamba2': _MAMBA2,
   'mamba3': _row(
     _NO_POSITIONS, expand=2, head_dim=32, state_size=64, groups=1, dt_min=1e-3, dt_max=0.1, ssm_lr=0.0
   ),

@@ -259,6 +259,14 @@ MIXERS = [
     {'all-gather': 9, 'collective-permute': 24},  # 4 shards do not divide 2 heads
     marks=pytest.mark.slow,
   ),
+  pytest.param(
+    'log_linear_mamba2',
+    {'head_dim': 4, 'state_size': 6},
+    True,
+    (2, 1, 4),
+    {'all-to-all': 12, 'collective-permute': 12},
+    marks=pytest.mark.slow,
+  ),
   ('mamba3', {'head_dim': 4, 'state_size': 8}, True, (2, 1, 4), {'all-to-all': 12, 'collective-permute': 3}),
   ('retnet', {'heads': 4}, False, (2, 1, 4), {'all-to-all': 9}),
   ('gla', {'heads': 4}, True, (2, 1, 4), {'all-to-all': 10}),

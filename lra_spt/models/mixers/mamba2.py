@@ -104,10 +104,15 @@ class Mamba2(nnx.Module):
       # The scan from the end starts in the padding.
       u_BLHP = zero_padding(u_BLHP.reshape(gate_BLE.shape), lengths_B).reshape(u_BLHP.shape)
       c_BLGN, b_BLGN, u_BLHP = (v.astype(self.dtype) for v in (c_BLGN, b_BLGN, u_BLHP))
-      order = 'backward' if reverse else 'forward'
-      y_BLHP += sharded_linear_attention(c_BLGN, b_BLGN, u_BLHP, a_BLH, direction=order)
+      y_BLHP += self._read(c_BLGN, b_BLGN, u_BLHP, a_BLH, x_BLD, direction)
       y_BLHP += self.skip[direction][None, None, :, None] * x_BLHP
     return self._output(y_BLHP, gate_BLE)
+
+  def _read(self, c_BLGN, b_BLGN, u_BLHP, a_BLH, x_BLD, direction):
+    """C_t^T S_t of one direction, [B, L, H, P]."""
+    del x_BLD
+    order = 'backward' if direction else 'forward'
+    return sharded_linear_attention(c_BLGN, b_BLGN, u_BLHP, a_BLH, direction=order)
 
   def _inputs(self, x_BLD):
     """z [B, L, E], xBC [B, L, E + 2 G N] and d [B, L, H], float32."""
