@@ -12,6 +12,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from lra_spt.ops.scan import linear_scan
@@ -252,6 +253,9 @@ def _halves(g):
     (first, second), (before, after) = (jnp.split(x.reshape(pairs), 2, axis=3) for x in (since, until))
     since = jnp.concatenate([first, second + first[:, :, :, :, -1:]], axis=3).reshape(g.shape)
     until = jnp.concatenate([before + second[:, :, :, :, -1:], after], axis=3).reshape(g.shape)
+    if g.shape[-1] > 1:
+      # XLA would merge each level with all levels before it, and compute and compile these twice for each.
+      since, until = lax.optimization_barrier((since, until))
     block *= 2
   yield since, until, None
 
