@@ -50,7 +50,7 @@ class Part:
 
   @property
   def label_width(self) -> int:
-    """The numbers of a label, or 0 for one."""
+    """K of labels [N, K] that are no labels of positions, else 0."""
     return self.labels.shape[1] if self.labels.ndim == 2 and not self.per_position else 0
 
   @property

@@ -99,7 +99,7 @@ class LossMetrics(metrics.Collection):
 
 @struct.dataclass
 class SeveralRegressionMetrics(metrics.Collection):
-  """As `RegressionMetrics`, of several dimensions; their R2 is computed from all predictions."""
+  """Loss and error of several dimensions, see `RegressionMetrics`; R2 is computed from all predictions."""
 
   loss: Mean
   mae: Mean

@@ -53,7 +53,7 @@ class Measured:
   metrics: {name: value}, None for a metric that is not defined.
   undefined: {name: why} of these.
   predictions: arrays index, label and prediction, each [N] in stored order, the latter two [N, L] for labels
-    of positions; None if nothing needs them.
+    of positions and [N, K] for several labels or dimensions; None if nothing needs them.
   """
 
   metrics: dict[str, float | None]

@@ -85,6 +85,22 @@ def test_labelled_examples_are_split_as_if_there_were_no_others(tmp_path):
   np.testing.assert_array_equal(some['train'].labelled.indices, whole['train'].indices)
 
 
+def test_groups_are_cut_with_their_examples_without_a_label(tmp_path):
+  """No unlabelled example of a group of the test split is read by pretraining."""
+  (tmp_path / 'raw').mkdir()
+  none, group_N = np.arange(60) % 2 == 0, np.arange(60) // 5
+  np.savez(tmp_path / 'raw' / 'train.npz', inputs=X, labels=missing(CLASSES, none), groups=group_N)
+  prepare_npz(tmp_path / 'data', dataset='own', raw_dir=tmp_path / 'raw')
+  task = set_tasks.task_of('own', tmp_path / 'data')
+  assert task.splits == 'grouped'
+  data = examples.open_splits(task, tmp_path / 'data')
+  of_split = {split: {*group_N[part.indices].tolist()} for split, part in data.items()}
+  assert not of_split['train'] & (of_split['validation'] | of_split['test'])
+  assert not none[np.concatenate([data['validation'].indices, data['test'].indices])].any()
+  assert none[data['train'].indices].any()
+  assert not none[data['train'].labelled.indices].any()
+
+
 @pytest.mark.parametrize(
   'labels, others, sentence',
   [

@@ -19,7 +19,8 @@ def complete(
     task: as the protocol splits it.
     test: {metric: value}, None for a metric that is not defined.
     undefined: {metric: why} of these.
-    predictions: arrays index, label, prediction, [N] each; the latter two [N, L] for labels of positions.
+    predictions: arrays index, label, prediction, [N] each; the latter two [N, L] for labels of positions, and
+      [N, K] for several labels or dimensions.
     examples: the test split.
 
   Returns:
