@@ -164,10 +164,14 @@ def _fields(cls):
 
 def convert(kind, value, where: str, *, open_ended: bool = False):
   """A value as the type `kind`, see `typed`. `where` is its path in the ConfigError for a wrong value."""
-  origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
-  each = functools.partial(convert, open_ended=open_ended)
   if kind is typing.Any:
     return tuple(value) if isinstance(value, list) else value
+  if kind is float and is_number(value):
+    return float(value)
+  if (kind is int and is_whole(value)) or (kind in (bool, str) and isinstance(value, kind)):
+    return value
+  origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
+  each = functools.partial(convert, open_ended=open_ended)
   if dataclasses.is_dataclass(kind):
     return value if isinstance(value, kind) else typed(kind, value, where, open_ended=open_ended)
   if origin in (typing.Union, types.UnionType):  # X | None
@@ -191,10 +195,6 @@ def convert(kind, value, where: str, *, open_ended: bool = False):
     return (
       {key: each(inner[1], item, f'{where}.{key}') for key, item in value.items()} if inner else dict(value)
     )
-  if kind is float and is_number(value):
-    return float(value)
-  if (kind is int and is_whole(value)) or (kind in (bool, str) and isinstance(value, kind)):
-    return value
   raise ConfigError(f'{where} takes {getattr(kind, "__name__", kind)}, not {value!r:.80}.')
 
 

@@ -180,14 +180,19 @@ def test_a_clear_order_is_stable_and_a_noisy_one_is_not():
   def side(abilities):
     return [bootstrap.parts(cells(rng, 1, 3, 1000, 0.02, ability)) for ability in abilities]
 
-  clear = bootstrap.rank_stability([(side((0, 1, 2)), side((0.5, 1.5, 2.5)))])
-  assert (clear.estimate, clear.low, clear.high) == (1, 1, 1)
-  turned = bootstrap.rank_stability([(side((0, 1, 2)), side((2, 1, 0)))] * 2)
-  assert (turned.estimate, turned.low, turned.high) == (-1, -1, -1)
-  noisy = bootstrap.rank_stability([(side((0, 0, 0, 0)), side((0, 0, 0, 0)))])
-  assert noisy.low < 0 < noisy.high
   flat = bootstrap.parts([np.ones((2, 50))])
-  assert math.isnan(bootstrap.rank_stability([([flat] * 3, [flat] * 3)]).estimate)
+  rankings = [
+    [(side((0, 1, 2)), side((0.5, 1.5, 2.5)))],
+    [(side((0, 1, 2)), side((2, 1, 0)))] * 2,
+    [(side((0, 0, 0, 0)), side((0, 0, 0, 0)))],
+    [([flat] * 3, [flat] * 3)],
+  ]
+  clear, turned, noisy, none = bootstrap.rank_stabilities(rankings)
+  assert (clear.estimate, clear.low, clear.high) == (1, 1, 1)
+  assert (turned.estimate, turned.low, turned.high) == (-1, -1, -1)
+  assert noisy.low < 0 < noisy.high
+  assert math.isnan(none.estimate)
+  assert bootstrap.rank_stabilities(rankings[2:3]) == [noisy]  # alone and with others
 
 
 def test_beating_chance_is_the_binomial_test():

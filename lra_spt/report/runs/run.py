@@ -134,7 +134,7 @@ class FinishedRun:
         f'{"finite numbers" if "f" in kinds["prediction"] else "integers"}, but holds {held}; '
         f'{run_folder.REPEAT}.'
       )
-    if len(np.unique(arrays['index'])) != arrays['index'].size:
+    if np.any(np.diff(np.sort(arrays['index'])) == 0):
       raise DamagedFile(f'{path} names test examples twice; {run_folder.REPEAT}.')
     arrays = measures.by_position(arrays)
     order = np.argsort(arrays['index'])
@@ -343,9 +343,10 @@ def _curves(folder):
       'delete the file to do without learning curves.'
     )
   return {
-    split: {
-      name: (np.array(sorted(values)), np.array([values[step] for step in sorted(values)]))
-      for name, values in metrics.items()
-    }
-    for split, metrics in points.items()
+    split: {name: _by_step(values) for name, values in metrics.items()} for split, metrics in points.items()
   }
+
+
+def _by_step(values):
+  steps = sorted(values)
+  return np.array(steps), np.array([values[step] for step in steps])

@@ -322,14 +322,21 @@ def metrics_lines(path: pathlib.Path) -> list[dict | None]:
   """
   with touching(path, 'read'):
     lines = path.read_text(encoding='utf-8', errors='replace').splitlines()
-  return list(map(_metrics_line, lines))
+  records = _parsed(f'[{",".join(lines)}]')  # at once, which takes a third of the time
+  if records is None or len(records) != len(lines):
+    records = map(_parsed, lines)
+  return list(map(_metrics_line, records))
 
 
-def _metrics_line(line):
+def _parsed(text):
+  """The content of a JSON text, None for what is none."""
   try:
-    record = json.loads(line)
+    return json.loads(text)
   except (ValueError, RecursionError):
     return None
+
+
+def _metrics_line(record):
   whole = isinstance(record, dict) and is_whole(record.get('step')) and isinstance(record.get('split'), str)
   return record if whole else None
 

@@ -28,6 +28,7 @@ one seed all this is about the runs, not about the ways of training.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
@@ -147,6 +148,7 @@ def draws(of: Sequence[Parts], *, stream: int = 0, resamples: int = RESAMPLES):
   return drawn_BP + np.array([p.mean for p in of])
 
 
+@functools.lru_cache(maxsize=64)
 def _t_quantiles(degrees, count):
   """Evenly spread quantiles of Student's t: with few degrees of freedom the ends of random ones are wild."""
   from scipy import special  # slow to import
@@ -220,25 +222,32 @@ def kendall(x, y):
     return (sign_x * sign_y).sum(-1) / np.sqrt((sign_x**2).sum(-1) * (sign_y**2).sum(-1))
 
 
-def rank_stability(tasks) -> ConfidenceInterval:
-  """Mean over tasks of Kendall's tau-b between the scores of the same models in two ways of training.
+def rank_stabilities(rankings) -> list[ConfidenceInterval]:
+  """Means over tasks of Kendall's tau-b between the scores of the same models in two ways of training.
 
   Args:
-    tasks: of every task two lists of Parts, in the order of the models and on the same test examples.
+    rankings: of every ranking a list of tasks; of every task two lists of Parts, in the order of the models
+      and on the same test examples.
 
   Returns:
-    Percentiles of the same of `draws`; a draw without any order counts 0. As noise only ever
+    Of every ranking percentiles of the same of `draws`; a draw without any order counts 0. As noise only ever
     disturbs an order, and a draw has that of the runs and its own, the limits lie towards 0 from the true
     value and are no confidence interval. NaN where no task has one.
   """
-  taus, drawn = [], []
-  for number, (before, after) in enumerate(tasks):
-    tau = float(kendall(*([p.mean for p in side] for side in (before, after))))
-    if not math.isnan(tau):
-      taus.append(tau)
-      drawn_BP = draws([*before, *after], stream=number)
-      drawn.append(np.nan_to_num(kendall(drawn_BP[:, : len(before)], drawn_BP[:, len(before) :])))
-  return _order(taus, drawn)
+  taus, drawn, together = [[] for _ in rankings], [[] for _ in rankings], {}
+  for place, tasks in enumerate(rankings):
+    for number, (before, after) in enumerate(tasks):
+      tau = float(kendall(*([p.mean for p in side] for side in (before, after))))
+      if not math.isnan(tau):
+        taus[place].append(tau)
+        together.setdefault((number, len(before[0].example_N)), []).append((place, before, after))
+  for (number, _), same in together.items():  # resampled once, which takes longer than the sums
+    of = [p for _, before, after in same for p in (*before, *after)]
+    ends = np.cumsum([len(side) for _, *sides in same for side in sides])[:-1]
+    sides = np.split(draws(of, stream=number), ends, axis=1)
+    for (place, *_), before_BP, after_BP in zip(same, sides[::2], sides[1::2], strict=True):
+      drawn[place].append(np.nan_to_num(kendall(before_BP, after_BP)))
+  return list(map(_order, taus, drawn))
 
 
 def _order(taus, drawn) -> ConfidenceInterval:

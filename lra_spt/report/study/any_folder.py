@@ -146,15 +146,16 @@ def _named(placed):
   """Runs under the names of their arms: recorded beside trained ones, compute-tied, with the known metric."""
   trained = {one.place for one in placed if not (one.run and one.run.recorded)}
   metrics = {one.key.question.task: one.key.question.metric for one in placed if one.run}
+  keys = {}
+  for one in placed:
+    keys.setdefault(one.key.question, set()).add(one.key)
   for one in placed:
     key, arm = one.key, one.arm
     if not one.run and (metric := metrics.get(key.question.task)):
       key = dataclasses.replace(key, question=dataclasses.replace(key.question, metric=metric))
     if one.run and one.run.recorded and one.place in trained:  # which no seeds of one training join
       arm += ', recorded'
-    if arm == key.name and any(
-      key.is_tied_to(other.key) for other in placed if other.key.question == key.question
-    ):
+    if arm == key.name and any(map(key.is_tied_to, keys.get(key.question, ()))):
       arm += ', compute-tied'
     yield dataclasses.replace(one, key=key, arm=arm)
 

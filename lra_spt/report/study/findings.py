@@ -327,21 +327,19 @@ def _rankings(pairs, tested):
   for alike in _alike(pairs):
     if len(alike) >= FEWEST_MODELS:
       kinds.setdefault((alike[0].regime, alike[0].form), []).append(alike)
+  made, tasks = [], []
   for (regime, form), places in kinds.items():
-    tasks, cells = [], []
-    for alike in places:
-      sides = [[pair.scratch for pair in alike], [pair.pretrained for pair in alike]]
-      cells += itertools.chain(*sides)
-      tasks.append([[_of_cell(tested[cell], alike[0].test_set) for cell in side] for side in sides])
+    cells = [cell for alike in places for pair in alike for cell in (pair.scratch, pair.pretrained)]
     sizes, seeds = [len(alike) for alike in places], [len(cell.arm.runs) for cell in cells]
-    yield Ranking(
-      regime,
-      form,
-      tuple(alike[0].place for alike in places),
-      (min(sizes), max(sizes)),
-      (min(seeds), max(seeds)),
-      bootstrap.rank_stability(tasks),
-    )
+    where = tuple(alike[0].place for alike in places)
+    made.append((regime, form, where, (min(sizes), max(sizes)), (min(seeds), max(seeds))))
+    tasks.append([[_parts_of(alike, side, tested) for side in ('scratch', 'pretrained')] for alike in places])
+  for about, interval in zip(made, bootstrap.rank_stabilities(tasks), strict=True):
+    yield Ranking(*about, interval)
+
+
+def _parts_of(alike, side, tested):
+  return [_of_cell(tested[getattr(pair, side)], alike[0].test_set) for pair in alike]
 
 
 def _of_cell(tested, test_set):
