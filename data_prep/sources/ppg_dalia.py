@@ -63,7 +63,8 @@ def _item(content, name):
 def _numbers(content, name, channels):
   """Finite numbers [N, channels]."""
   array = getattr(_item(content, name), 'array', None)
-  if array is None or not array.size or array.size != len(array) * channels or array.dtype.itemsize < 4:
+  whole = array is not None and array.ndim and array.size and array.dtype.itemsize >= 4
+  if not whole or array.size != len(array) * channels:
     raise ValueError(f'its {name} is no array of real numbers in {channels} channels')
   array = array.reshape(-1, channels).astype(np.float64)
   if not np.isfinite(array).all():

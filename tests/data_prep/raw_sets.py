@@ -18,7 +18,7 @@ import zlib
 import numpy as np
 
 from data_prep.pathfinder import released
-from data_prep.sources import bidmc, cifar10, listops, npz, retrieval, speech_commands, text
+from data_prep.sources import bidmc, cifar10, listops, npz, ppg_dalia, retrieval, speech_commands, text, ts
 
 ACCEPT = {'accept_unverified': True, 'accept_incomplete': True}
 NUMBERS = [*b'-1 0 99999999999999999999 1e999 nan NaN inf 0x10 1_0 \xd9\xa3'.split(), b'']
@@ -195,6 +195,39 @@ def ts_files():
   return {f'BIDMC32HR_{part}.ts': content for part in ('TRAIN', 'TEST')}
 
 
+def archive_files():
+  """A set of an archive of time series: two channels of differing lengths, with a missing value."""
+  rows = ['1,2,3:4,5,6:a', '1,?,3,4:5,6,7,8:b', '2.5,1:0,-1e3:a']
+  header = ['@timeStamps false', '@missing true', '@dimensions 2', '@classLabel true a b', '@data']
+  content = '\n'.join(['# Two channels', *header, *rows, '']).encode()
+  return {f'Waves_{part}.ts': content for part in ('TRAIN', 'TEST')}
+
+
+def ppg_files():
+  """One subject of PPG-DaLiA."""
+  rng, seconds = np.random.default_rng(0), 790
+  wrist = {'ACC': (32, 3), 'BVP': (64, 1), 'EDA': (4, 1), 'TEMP': (4, 1)}
+  wrist = {name: rng.normal(size=(rate * seconds, channels)) for name, (rate, channels) in wrist.items()}
+  content = {'signal': {'wrist': wrist}, 'label': rng.uniform(50, 150, seconds // 2 - 3)}
+  return {'S1/S1.pkl': pickle.dumps(content, protocol=2)}
+
+
+def npz_parts(damage):
+  """Training examples as .npy files, test examples as two parts."""
+  whole = np.random.default_rng(0).normal(0, 1, (6, 8)).astype(np.float32)
+  files = {}
+  for name, array in {'inputs': whole, 'labels': np.arange(6) % 2}.items():
+    np.save(file := io.BytesIO(), array)
+    files[f'train/{name}.npy'] = damage('array', file.getvalue())
+  for part in (0, 1):
+    contents = {}
+    for name, array in {'inputs': whole[part::2], 'labels': np.arange(3) % 2}.items():
+      np.save(file := io.BytesIO(), array)
+      contents[f'{name}.npy'] = damage('array', file.getvalue())
+    files[f'test/{part}.npz'] = packed(contents, damage)
+  return files
+
+
 def npz_files(damage, tokens):
   rng = np.random.default_rng(0)
   labels = np.arange(6) % 2
@@ -277,6 +310,13 @@ _text = functools.partial(text.prepare_text, minimum=1, **ACCEPT)
 _cifar10 = functools.partial(cifar10.prepare_cifar10, **ACCEPT)
 _speech = functools.partial(speech_commands.prepare_speech_commands, **ACCEPT)
 _npz = functools.partial(npz.prepare_npz, dataset='mine')
+_ppg = functools.partial(ppg_dalia.prepare_ppg_dalia, **ACCEPT)
+
+
+def _ts(data_dir, raw_dir):
+  train, test = (raw_dir / f'Waves_{part}.ts' for part in ('TRAIN', 'TEST'))
+  return ts.prepare_ts(data_dir, dataset='mine', train=train, test=test)
+
 
 # {form: (makes {path: content} of the raw folder, imports it)}
 FORMS = {
@@ -297,6 +337,9 @@ FORMS = {
   'bidmc ts': (lambda damage: of_files(ts_files(), damage), functools.partial(_bidmc, window=125)),
   'npz values': (functools.partial(npz_files, tokens=False), _npz),
   'npz tokens': (functools.partial(npz_files, tokens=True), _npz),
+  'npz parts': (npz_parts, _npz),
+  'ts': (lambda damage: of_files(archive_files(), damage), _ts),
+  'ppg_dalia': (lambda damage: of_files(ppg_files(), damage), _ppg),
   'pathfinder': (functools.partial(pathfinder_files, binary=False), _pathfinder),
   'pathfinder arrays': (functools.partial(pathfinder_files, binary=True), _pathfinder),
 }
