@@ -272,6 +272,23 @@ MIXERS = [
   ('gla', {'heads': 4}, True, (2, 1, 4), {'all-to-all': 10}),
   ('gated_deltanet', {'heads': 4}, True, (2, 1, 4), {'all-to-all': 12, 'collective-permute': 12}),
   pytest.param(
+    'gated_deltaproduct',
+    {'heads': 4},
+    True,
+    (2, 1, 4),
+    {'all-to-all': 12, 'collective-permute': 12},
+    marks=pytest.mark.slow,
+  ),
+  ('kda', {'heads': 4}, True, (2, 1, 4), {'all-to-all': 12, 'collective-permute': 12}),
+  pytest.param(
+    'rwkv7',
+    {'heads': 4, 'rank': 3, 'gate_rank': 3},
+    True,
+    (2, 1, 4),
+    {'all-to-all': 12, 'collective-permute': 2},
+    marks=pytest.mark.slow,
+  ),
+  pytest.param(
     'mamba',
     {'state_size': 3},
     True,

@@ -157,8 +157,9 @@ def test_half_precision_keeps_decays_states_and_systems_whole(kind):
   assert np.abs(y - expected).max() < 2e-2 * np.abs(expected).max()
 
 
-def test_transformations_change_nothing(assert_transforms):
-  *arrays, erase, dy = draw(3)
+@pytest.mark.parametrize('kind', [GATED, KIMI])
+def test_transformations_change_nothing(kind, assert_transforms):
+  *arrays, erase, dy = draw(3, kind=kind)
   _, (*expected, _) = value_and_gradients('forward', 4)(*arrays, erase, dy)
   assert_transforms(functools.partial(delta_rule, chunk=4), arrays, dy, expected)
 

@@ -85,7 +85,7 @@ class RWKV7(nnx.Module):
       return layer
 
     def low_rank(rank):
-      into, out = scaled(0, width, rank), scaled(1, rank, width)
+      into, out = scaled(0, width, rank), linear(rank, width, **options)
       size = 0.1 * max(1, math.sqrt(rank / width)) / math.sqrt(max(rank, width))
       out.kernel.set_value(size * jax.random.normal(rngs.params(), (rank, width)))
       return into, out
