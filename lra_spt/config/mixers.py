@@ -120,6 +120,7 @@ ROWS = {
     ssm_lr=0.0,
   ),
   'min_lstm': _row(_NO_POSITIONS, expansion=1.0, positive=True),
+  'mesanet': _row(_NO_POSITIONS, heads=4, taps=4, steps=30),
   'mingru': _row(_NO_POSITIONS, expansion=1.0, positive=True),
   'mlstm': _row(_NO_POSITIONS, heads=4, taps=4),
   'performer': _row(**_HEADS, features='relu', random_features=256, redraw=True),

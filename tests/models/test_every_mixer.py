@@ -37,6 +37,7 @@ SMALL = {
   'rank': 3,
 }
 SCANNED = {
+  'mesanet',
   'b2s6',
   'hgrn2',
   'linoss',

@@ -20,8 +20,8 @@ def checked(log_decay_BMHX: jax.Array, q_BLHK: jax.Array, k_BMHK: jax.Array, q_o
       f'log_decay_BMHX is {log_decay_BMHX.dtype} of shape {log_decay_BMHX.shape}; pass float32 of shape '
       f'{(*shape, 1)}, or {(*shape, 2)} where queries see later keys'
     )
-  last = 0 if isinstance(q_offset, jax.core.Tracer) else q_offset
-  if last < 0 or last + q_BLHK.shape[1] > shape[1]:
+  first = 0 if isinstance(q_offset, jax.core.Tracer) else q_offset
+  if first < 0 or first + q_BLHK.shape[1] > shape[1]:
     raise ValueError(
       f'attention with log_decay_BMHX got {q_BLHK.shape[1]} queries from position {q_offset} on and '
       f'{shape[1]} keys; decays need queries at positions of keys'
