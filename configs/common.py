@@ -10,10 +10,26 @@ Controls, on every task:
 Any other registered mixer, from `lra_spt/models/mixers/` or from outside the package, is model=NAME on every
 task too. Its row is what its authors published for the task (`authors`), else the task's Transformer with
 this mixer in attention's place (`rows.of_mixer`), with values chosen by us.
+
+A hybrid is model=NAME-NAME, such as model=s4-s4-attention: the task's Transformer whose blocks have these
+mixers in turn, as many blocks as the Transformer has or, if the mixers do not divide that, the next multiple.
+Each has the options that it has as model=NAME on the task, and nothing else of that row.
 """
 
 from configs import authors
-from configs.rows import ARMS, CONTROLS, MODELS, bag_of_tokens, code, of_mixer, other_models, ours, paper
+from configs.rows import (
+  ARMS,
+  CONTROLS,
+  MODELS,
+  bag_of_tokens,
+  code,
+  hybrid,
+  hybrids,
+  of_mixer,
+  other_models,
+  ours,
+  paper,
+)
 from lra_spt.config import fields, protocol, schema
 from lra_spt.config import loading as config_lib
 from lra_spt.config import runtime as runtime_lib
@@ -33,7 +49,7 @@ def choose(arg: str, **options):
   """Parses 'model=s4,regime=masked' into model, regime, causal, protocol, seed and `options`."""
   choice = config_lib.arguments(
     arg,
-    model=(*MODELS, *CONTROLS, *other_models()),
+    model=(*MODELS, *CONTROLS, *other_models(), *hybrids(arg)),
     regime=tuple(REGIMES),
     causal=False,
     protocol=tuple(protocol.PROTOCOLS),
@@ -58,7 +74,7 @@ def settle_form(choice) -> None:
 def remat_at_length(choice) -> str:
   """runtime.remat of long sequences: saves the outputs of mixers or, for recurrences, whose states are many
   times larger, nothing (benchmarks/compiled.py: S5 moves less memory this way, and saves a quarter)."""
-  return 'blocks' if choice.model in RECURRENCES else 'mixers'
+  return 'blocks' if {*choice.model.split('-')} & {*RECURRENCES} else 'mixers'
 
 
 def from_row(rows, choice, *, task, mask_rate, remat=''):
@@ -75,12 +91,6 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
   # A user's regime has the hyperparameters of the published regime with the same form.
   published = choice.regime if choice.regime in ARMS else 'causal' if choice.causal else 'masked'
   arm = 'causal scratch' if causal_scratch else published
-  if (choice.model, arm) in rows:
-    row = rows[choice.model, arm]
-  elif choice.model in CONTROLS:
-    row = bag_of_tokens(rows['transformer', arm])
-  else:
-    row = authors.row(choice.model, arm, task, rows) or of_mixer(choice.model, rows['transformer', arm])
   shared = paper(
     {
       'model.random_init': '',
@@ -112,9 +122,19 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
     }
   )
   sources = {'paper': {}, 'code': {}, 'ours': {}}
-  for key, value in (shared | row).items():
+  for key, value in (shared | _row(choice.model, arm, task, rows)).items():
     sources[value.origin][key] = value.value
   return config_lib.from_sources(**sources)
+
+
+def _row(model, arm, task, rows):
+  if '-' in model:
+    return hybrid(model, lambda name: _row(name, arm, task, rows))
+  if (model, arm) in rows:
+    return rows[model, arm]
+  if model in CONTROLS:
+    return bag_of_tokens(rows['transformer', arm])
+  return authors.row(model, arm, task, rows) or of_mixer(model, rows['transformer', arm])
 
 
 def stage_defaults():

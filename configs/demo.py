@@ -12,7 +12,7 @@ together); and model, any mixer, including your own; nothing was tuned for these
 """
 
 from configs import common, ssm
-from configs.rows import of_mixer, other_models, ours, without_attention
+from configs.rows import hybrid, hybrids, of_mixer, other_models, ours, without_attention
 from lra_spt.config import loading as config_lib
 from lra_spt.config import protocol
 from lra_spt.config.regimes import REGIMES
@@ -34,7 +34,7 @@ def get_config(arg=''):
   """The config of 'regime=...,seed=...'; default: regime=masked."""
   choice = config_lib.arguments(
     arg,
-    model=('transformer', *STATE_SPACE_MODELS, *other_models()),
+    model=('transformer', *STATE_SPACE_MODELS, *other_models(), *hybrids(arg)),
     regime=tuple(REGIMES),
     causal=False,
     tied=False,
@@ -78,10 +78,6 @@ def get_config(arg=''):
       **{key: item.value for key, item in common.PARTS.items()},
     }
   )
-  if choice.model in STATE_SPACE_MODELS:
-    row = ours(without_attention(row) | STATE_SPACE_MODELS[choice.model])
-  elif choice.model != 'transformer':
-    row = of_mixer(choice.model, row)
   return config_lib.from_sources(
     ours={
       'task': 'stripes',
@@ -90,7 +86,7 @@ def get_config(arg=''):
       'causal': choice.causal,
       'seed': choice.seed,
       'model.name': choice.model,
-      **{key: item.value for key, item in row.items()},
+      **{key: item.value for key, item in _row(choice.model, row).items()},
       'runtime': {
         **common.runtime(),
         'devices': 1,  # batches of 50 do not split over every machine, and one device is enough
@@ -99,3 +95,13 @@ def get_config(arg=''):
       },
     }
   )
+
+
+def _row(model, transformer_row):
+  if model == 'transformer':
+    return transformer_row
+  if '-' in model:
+    return hybrid(model, lambda name: _row(name, transformer_row))
+  if model in STATE_SPACE_MODELS:
+    return ours(without_attention(transformer_row) | STATE_SPACE_MODELS[model])
+  return of_mixer(model, transformer_row)

@@ -5,10 +5,11 @@ A row is a dict from dotted config keys to Values. Rows are merged with |, where
 state-space models in `ssm`, all others in `authors`.
 """
 
+import re
 from typing import NamedTuple
 
 from lra_spt.config import mixers
-from lra_spt.errors import ConfigError
+from lra_spt.errors import IMPORT_FIRST, ConfigError, nearest
 
 TRANSFORMERS = ('transformer', 'transformer_rotary')
 STATE_SPACE_MODELS = ('s4', 's4_random', 'dlr', 'dlr_random', 's4d', 's5', 'lru')
@@ -166,6 +167,48 @@ def of_mixer(name, transformer_row) -> dict:
   """The row of a model that the tables do not have: sizes, positions and training of the task's Transformer,
   the mixer `name` in place of attention, and then the values of the mixer's row."""
   return ours(without_attention(transformer_row) | other_models()[name] | {'model.mixer.name': name})
+
+
+def hybrids(arg: str) -> tuple[str, ...]:
+  """(NAME,) if the argument of a config file chooses a hybrid, model=NAME with several mixers joined by '-';
+  else ().
+
+  Raises:
+    ConfigError: a part of the name is no mixer, or the parts are joined by '+'.
+  """
+  given = re.search(r'(?:^|,)\s*model\s*=\s*([^,]*[-+][^,]*)', arg)
+  if given is None:
+    return ()
+  name = given[1].strip()
+  if '+' in name:
+    raise ConfigError(
+      f'The config argument model={name} joins mixers by +, which separates the models of a study: write '
+      f'model={name.replace("+", "-")} for a hybrid.'
+    )
+  known = mixers.rows()
+  if unknown := [part for part in name.split('-') if part not in known]:
+    raise ConfigError(
+      f'The config argument model={name} has {unknown[0]!r}, which is no mixer: choose from '
+      f'{", ".join(known)}.{nearest(unknown[0], known)}{IMPORT_FIRST}'
+    )
+  return (name,)
+
+
+def hybrid(name, row_of) -> dict:
+  """The row of a hybrid: that of the task's Transformer, with the options that each mixer has as a model. The
+  depth is rounded up to whole periods of mixers.
+
+  row_of: function from the name of a model to its row on the task.
+  """
+  row, parts = without_attention(row_of('transformer')), name.split('-')
+  depth = row['model.depth'].value
+  row['model.depth'] = Value(depth + -depth % len(parts), 'ours')
+  for place, part in enumerate(parts):
+    theirs = {} if part == 'none' else row_of({'attention': 'transformer'}.get(part, part))
+    options = {key: value for key, value in theirs.items() if key.startswith('model.mixer.')}
+    options |= {'model.mixer.name': part}
+    row |= {key.replace('.mixer.', f'.mixers.{place}.'): value for key, value in options.items()}
+  return ours(row)
 
 
 def without_attention(row) -> dict:

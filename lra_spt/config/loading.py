@@ -29,6 +29,7 @@ COMMAND_LINE = 'command line'
 # {key of the config: key of the file's argument}. The argument chooses these, because the config file picks
 # the hyperparameters that go with them.
 _BY_ARGUMENT = {'regime': 'regime', 'causal': 'causal', 'model.name': 'model', 'model.mixer.name': 'model'}
+_HYBRID = re.compile(r'model\.mixers(?:\.(\d+)\.name)?')  # keys that the argument `model` chooses too
 _LISTED = re.compile(r'(pretrain|finetune)\.optimizer\.(lr|weight_decay)')
 _CONTENT = 'sha256:'  # prefix of model.weights in config.json
 _registered: set[pathlib.Path] = set()
@@ -37,7 +38,8 @@ _registered: set[pathlib.Path] = set()
 def from_sources(paper=None, code=None, ours=None) -> ConfigDict:
   """Merges three dicts into one locked ConfigDict with an `origins` tree of 'paper', 'code' or 'ours'.
 
-  Keys may be nested or dotted: {'model': {'width': 64}} is {'model.width': 64}. Lists become tuples.
+  Keys may be nested or dotted: {'model': {'width': 64}} is {'model.width': 64}. Lists become tuples, and a
+  list of sections, such as that of model.mixers, a section with the keys 0, 1 and so on.
 
   Raises:
     ConfigError: a key has two origins, or is a section in one place and a value in another.
@@ -60,6 +62,7 @@ def _merge(values, origins, source, origin, where):
       key, dot, rest = key.partition('.')
       value = {rest: value} if dot else value
     config_values.check_key(key, f'The source {origin}', where)
+    value = config_values.numbered(value)
     section = isinstance(value, config_values.SECTION)
     if key in values and not (section and isinstance(values[key], dict)):
       first = 'a section' if isinstance(values[key], dict) else origins[key]
@@ -131,7 +134,7 @@ def load(spec: str, overrides: Mapping | list[str] | None = None) -> ConfigDict:
   config = config_values.as_config(make(arg), f'The config of {path}', kinds=ConfigDict)
   check_whole(config, f'The config of {path}')
   for key, value in _pairs(overrides or {}):
-    if takes_argument and key in _BY_ARGUMENT:
+    if takes_argument and (key in _BY_ARGUMENT or _HYBRID.fullmatch(key)):
       raise ConfigError(_by_argument(make, name, arg, key, value))
     _override(config, key, value)
   check_whole(config, f'The config of {path}')
@@ -214,15 +217,23 @@ def check_whole(config, what: str = 'The config') -> None:
       check_field(field, config_values.convert(field.type, config[key], key))
     elif not isinstance(config[key], ConfigDict):
       raise ConfigError(f'{what} has {config[key]!r} as {key}, but {key} is a section: give its keys.')
-  if 'mixer' in config.model:
-    causal = get_regime(config.regime).causal or config.causal
-    mixers.check_form(config.model.mixer.get('name', ''), causal)
+  causal = get_regime(config.regime).causal or config.causal
+  for mixer in (config.model.get('mixer'), *dict(config.model.get('mixers') or {}).values()):
+    if isinstance(mixer, ConfigDict):
+      mixers.check_form(mixer.get('name', ''), causal)
 
 
 def _by_argument(make, name, arg, key, value):
   """The sentence for an override of a value that the file's argument chooses; it says what to write."""
   given = dict(item.partition('=')[::2] for item in arg.split(',') if item)
-  argument = ','.join(f'{k}={v}' for k, v in (given | {_BY_ARGUMENT[key]: str(value).strip()}).items())
+  if (hybrid := _HYBRID.fullmatch(key)) is None:
+    given[_BY_ARGUMENT[key]] = str(value).strip()
+  else:
+    names, place = given.get('model', '').split('-'), hybrid[1]
+    changed = slice(None) if place is None else slice(int(place), int(place) + 1)
+    names[changed] = re.findall(r'\w+', str(value))
+    given['model'] = '-'.join(names)
+  argument = ','.join(f'{k}={v}' for k, v in given.items())
   why = f'{key} selects the hyperparameters that go with it'
   try:
     make(argument)

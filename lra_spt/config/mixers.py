@@ -196,8 +196,8 @@ def registered_outside() -> list[str]:
 
 
 def has_causal_form(name: str) -> bool:
-  """False for a mixer that is known to be bidirectional only."""
-  return name not in BIDIRECTIONAL_ONLY | _registered_bidirectional
+  """False for a mixer that is known to be bidirectional only, or a hybrid ('NAME-NAME') with such a mixer."""
+  return not {*name.split('-')} & (BIDIRECTIONAL_ONLY | _registered_bidirectional)
 
 
 def check_form(name: str, causal: bool) -> None:

@@ -34,7 +34,7 @@ class ModelSpec(Section):
   name: str = key('name of the model in reports')
   width: int = key('channels of the residual stream', least=1)
   depth: int = key('number of blocks', least=1)
-  mixer: dict[str, Any]  # name and options, see `lra_spt.models.registry`
+  mixer: dict[str, Any] = dataclasses.field(default_factory=dict)  # name and options, see `models.registry`
   feed_forward: int = key('hidden width of the feed-forward layers; 0: no such layers', 0, least=0)
   activation: str = key(
     "activation of the feed-forward layers: 'gelu' (exact) or 'silu'", 'gelu', choices=ACTIVATIONS
@@ -79,6 +79,7 @@ class ModelSpec(Section):
   byte_tokens: bool = key(
     'whether bytes of the task, such as pixels, are embedded as tokens instead of read as numbers', False
   )
+  mixers: tuple[dict[str, Any], ...] = ()  # instead of `mixer`: those of the first blocks, which repeat
 
   def __post_init__(self):
     super().__post_init__()
@@ -93,8 +94,29 @@ class ModelSpec(Section):
         'gated_feed_forward',
         'is true, but there is no feed-forward layer; set model.feed_forward, or leave it out',
       )
-    if not isinstance(self.mixer.get('name'), str):
+    if self.mixer and self.mixers:
+      raise FieldError('mixers', 'stands beside model.mixer; give one mixer, or several as model.mixers')
+    if not self.mixers and not isinstance(self.mixer.get('name'), str):
       raise FieldError('mixer', 'has no name; give model.mixer.name, such as attention')
+    for place, mixer in enumerate(self.mixers):
+      if not isinstance(mixer.get('name'), str):
+        raise FieldError(f'mixers.{place}', f'has no name; give model.mixers.{place}.name, such as attention')
+    if self.depth % len(self.period):
+      raise FieldError(
+        'mixers',
+        f'has {len(self.mixers)} mixers, which do not divide model.depth={self.depth}; set model.depth to a '
+        f'multiple of {len(self.mixers)}, or change the list',
+      )
+
+  @property
+  def period(self) -> tuple[dict[str, Any], ...]:
+    """Name and options of the mixers of the first P blocks; block i has the one at i % P."""
+    return self.mixers or (self.mixer,)
+
+  @property
+  def mixer_name(self) -> str:
+    """The name of the mixer, or those of a period, joined by '-'."""
+    return '-'.join(mixer['name'] for mixer in self.period)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,7 +292,8 @@ LATER = (*PATTERNS, 'finetune.class_weights')
 
 # Keys in open sections, and the one key of `model` that does not shape the model.
 _OPEN = {
-  'model.mixer.name': 'name of the mixer; other keys of `mixer` are its options, which its class explains',
+  'model.mixer.name': 'name of the mixer; other keys of `mixer` are its options, which its class explains. A '
+  'hybrid has model.mixers.0.name, model.mixers.1.name and so on',
   'model.weights': 'safetensors file that the encoder starts from, made by `lra-spt export` or of Pythia',
   'pretrain.mask_rate': 'share of the positions that masked pretraining hides',
 }

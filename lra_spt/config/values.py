@@ -45,6 +45,7 @@ def as_config(value, what: str = 'The config', where: str = '', kinds=SECTION) -
       item = value[key]
     except RequiredValueError as error:
       raise ConfigError(f'{what} has a placeholder as {where}{key}: give it a value.') from error
+    item = numbered(item)
     section = isinstance(item, SECTION)
     copy[key] = as_config(item, what, f'{where}{key}.') if section else of_python(item)
   return ConfigDict(copy)
@@ -60,6 +61,13 @@ def check_key(key, what: str, where: str = '') -> None:
     raise ConfigError(
       f'{what} has the key {where}{key}, but no key has a dot: write {key.split(".")[0]} as a section.'
     )
+
+
+def numbered(value):
+  """A list of sections as a section with the keys '0', '1' and so on; other values as they are."""
+  if isinstance(value, list | tuple) and value and all(isinstance(item, SECTION) for item in value):
+    return {str(place): item for place, item in enumerate(value)}
+  return value
 
 
 def of_python(value):
@@ -181,6 +189,10 @@ def convert(kind, value, where: str, *, open_ended: bool = False):
     if value in inner:
       return value
     raise ConfigError(f'{where} is {value!r}: choose one of {listed(inner)}.{nearest(value, inner)}')
+  if origin is tuple and isinstance(value, SECTION):  # see `numbered`
+    if {*value} != (places := {str(place): place for place in range(len(value))}).keys():
+      raise ConfigError(f'{where} has the keys {listed(value)}: number them from 0.')
+    value = [value[place] for place in places]
   if origin is tuple and isinstance(value, tuple | list):
     inner = inner or (typing.Any, ...)
     kinds = inner[:1] * len(value) if inner[-1] is ... else inner

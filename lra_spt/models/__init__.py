@@ -52,8 +52,8 @@ def redraw(model: nnx.Module, spec: ModelSpec, rngs: nnx.Rngs) -> None:
     variables = [variable for variable in variables if variable.get_metadata('ssm', False)]
   if not variables:
     raise ConfigError(
-      f"model.random_init is 'ssm', but the mixer {spec.mixer['name']!r} has no state-space parameters; "
-      "choose '' or 'all'"
+      f"model.random_init is 'ssm', but the mixer {spec.mixer_name!r} has no state-space parameters; choose "
+      "'' or 'all'"
     )
   for variable in variables:
     value = variable.get_value()
@@ -121,8 +121,9 @@ class Model(nnx.Module):
         pooled = path[0] == 'head' and self.head.spec.kind in HEADS
         per_row = leaf.get_value().size if self.head.spec.kind == 'match' else 2 * leaf.get_value().size
         matrices += per_row if pooled else 2 * leaf.get_value().size * length
-    mixer = self.encoder.blocks.mixer
-    return matrices + (self.encoder.depth * mixer.flops(length) if hasattr(mixer, 'flops') else 0)
+    stacks = self.encoder.stacks
+    counted = sum(stack.mixer.flops(length) for stack in stacks if hasattr(stack.mixer, 'flops'))
+    return matrices + self.encoder.depth // len(stacks) * counted
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -152,6 +153,7 @@ class Recipe:
     return isinstance(other, Recipe) and repr(self) == repr(other)  # options of mixers may be lists
 
   def __hash__(self):
-    if not mixer_class(self.spec.mixer['name']).__module__.startswith('lra_spt.'):
+    names = [mixer['name'] for mixer in self.spec.period]
+    if not all(mixer_class(name).__module__.startswith('lra_spt.') for name in names):
       raise TypeError('unhashable: a mixer from outside the package')
     return hash(repr(self))

@@ -40,7 +40,7 @@ def check_mixer(spec: MixerSpec, *, padding: bool = True) -> tuple[str, ...]:
   Raises:
     ConfigError: the mixer breaks the contract; the sentence names it and what to change.
   """
-  key = (mixer_class(spec.model.mixer['name']), repr(spec), padding)
+  key = (mixer_class(spec.name), repr(spec), padding)
   if key not in _passed:
     results = [_check_shape(spec)]
     probe = _Probe(_shortened(spec))
@@ -55,7 +55,7 @@ def check_mixer(spec: MixerSpec, *, padding: bool = True) -> tuple[str, ...]:
 
 def _check_shape(spec):
   """Checks shape and dtype at the task's length, in training and in evaluation."""
-  name = spec.model.mixer['name']
+  name = spec.name
   x_BLD, lengths_B = _abstract(spec)
   dtypes = dict.fromkeys(['float32', spec.execution.precision])
   for train in (True, False):
@@ -78,7 +78,7 @@ def _check_shape(spec):
 
 def _evaluated(spec, x_BLD, lengths_B, train):
   """The shape and dtype of the output, by abstract evaluation."""
-  name = spec.model.mixer['name']
+  name = spec.name
 
   def call(x_BLD, lengths_B):
     mixer = spec.make(nnx.Rngs(0))
@@ -143,7 +143,7 @@ class _Probe:
   """A mixer with initial parameters, and two inputs, x and other_x, that differ everywhere."""
 
   def __init__(self, spec: MixerSpec):
-    self.length, self.name = spec.length, spec.model.mixer['name']
+    self.length, self.name = spec.length, spec.name
     graphdef = nnx.graphdef(nnx.eval_shape(lambda: spec.make(nnx.Rngs(0))))
     jit = functools.partial(jax.jit, compiler_options=QUICK if platform() == 'cpu' else None)
     params, self.rest = jit(lambda: _arrays(spec.make(nnx.Rngs(0))))()

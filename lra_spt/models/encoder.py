@@ -22,7 +22,7 @@ from lra_spt.models.layers import (
   linear,
   sinusoidal_positions,
 )
-from lra_spt.models.registry import gates_residual, make_mixer
+from lra_spt.models.registry import gates_residual, is_builtin, make_mixer, mixer_class
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,21 +37,38 @@ class InputSpec:
 
 @dataclasses.dataclass(frozen=True)
 class MixerSpec:
-  """The mixer of a model's blocks: for at most `length` positions, causal or bidirectional."""
+  """A mixer of a model's blocks: for at most `length` positions, causal or bidirectional. `place` is that in
+  the period of mixers (`ModelSpec.period`), from 0."""
 
   model: ModelSpec
   length: int
   causal: bool
   protocol: Protocol
   execution: ExecutionSpec
+  place: int = 0
+
+  @property
+  def name(self) -> str:
+    """The name under which the mixer is registered."""
+    return self.model.period[self.place]['name']
+
+  @property
+  def lacks_flops(self) -> bool:
+    """True for a mixer from outside the package that does not count its operations."""
+    return not hasattr(mixer_class(self.name), 'flops') and not is_builtin(self.name)
+
+  @property
+  def period(self) -> tuple['MixerSpec', ...]:
+    """The mixers at all places of the period."""
+    return tuple(dataclasses.replace(self, place=place) for place in range(len(self.model.period)))
 
   def make(self, rngs: nnx.Rngs, layer: int | jax.Array = 0) -> nnx.Module:
     """Builds the mixer of layer number `layer`, from 0. Raises the errors of `make_mixer`."""
-    options = {key: value for key, value in self.model.mixer.items() if key != 'name'}
+    options = {key: value for key, value in self.model.period[self.place].items() if key != 'name'}
     if self.execution.precision != 'float32':
       options['dtype'] = jnp.dtype(self.execution.precision)
     return make_mixer(
-      self.model.mixer['name'],
+      self.name,
       self.model.width,
       options=options,
       offered={
@@ -138,9 +155,20 @@ def increment(x_BLD: jax.Array, y_BLD: jax.Array | tuple[jax.Array, jax.Array]) 
   return gate_BLD * (y_BLD - x_BLD)
 
 
-def stacked(make_block, depth: int, rngs: nnx.Rngs):
-  """Builds `depth` blocks make_block(layer=, rngs=) with independent initial values, as one module whose
-  arrays all have a leading depth axis."""
+def stacked(make_blocks, depth: int, rngs: nnx.Rngs) -> list[nnx.Module]:
+  """Builds `depth` blocks with independent initial values, by P functions make_block(layer=, rngs=) in turn.
+
+  Returns:
+    For each function its blocks as one module, whose arrays all have a leading axis of depth / P layers.
+  """
+  period, keys = len(make_blocks), jax.random.split(rngs.params(), depth)
+  return [
+    _stack(make_block, jnp.arange(place, depth, period), keys[place::period])
+    for place, make_block in enumerate(make_blocks)
+  ]
+
+
+def _stack(make_block, layers, keys):
   graphdefs = []
 
   def make(layer, key):
@@ -148,13 +176,14 @@ def stacked(make_block, depth: int, rngs: nnx.Rngs):
     graphdefs.append(graphdef)  # the static part, the same for all layers
     return state
 
-  states = jax.vmap(make)(jnp.arange(depth), jax.random.split(rngs.params(), depth))
+  states = jax.vmap(make)(layers, keys)
   return nnx.merge(graphdefs[0], states)
 
 
 class Encoder(nnx.Module):
   """Maps a sequence to hidden states float32 [B, L, D]. Blocks are stored stacked, whether they are scanned
-  or unrolled."""
+  or unrolled: those of each mixer in the period are one stack. `blocks` is that stack, or several in a list.
+  """
 
   def __init__(
     self,
@@ -181,7 +210,8 @@ class Encoder(nnx.Module):
       dropout = spec.dropout if spec.position != 'none' else 0.0
     self.dropout = Dropout(dropout, spec.tied_dropout)
     mixer = MixerSpec(spec, inputs.length, causal, protocol, execution)
-    self.blocks = stacked(functools.partial(Block, mixer), spec.depth, rngs)
+    stacks = stacked([functools.partial(Block, one) for one in mixer.period], spec.depth, rngs)
+    self.blocks = nnx.List(stacks) if len(stacks) > 1 else stacks[0]
     self.has_norm = spec.prenorm
     if spec.prenorm:
       self.norm = Norm(spec.norm, spec.width, over_padding=protocol.batchnorm_over_padding, rngs=rngs)
@@ -233,37 +263,59 @@ class Encoder(nnx.Module):
     x_BLD = self._blocks(x_BLD, lengths_B, deterministic, rngs)
     return self.norm(x_BLD, lengths_B=lengths_B, deterministic=deterministic) if self.has_norm else x_BLD
 
-  def layer(self, number: int | jax.Array) -> Block:
+  @property
+  def stacks(self) -> list[Block]:
+    """The blocks of each mixer in the period, as one module whose arrays have a leading axis of layers. Layer
+    i is number i // P of stack i % P, if there are P of them."""
+    return [self.blocks] if isinstance(self.blocks, Block) else list(self.blocks)
+
+  def layer(self, number: int) -> Block:
     """The block of one layer, from 0."""
-    graphdef, state = nnx.split(self.blocks)
+    return self.block(*divmod(number, len(self.stacks)))
+
+  def block(self, number: int | jax.Array, place: int) -> Block:
+    """Block `number` of the stack at `place` in the period, both from 0."""
+    graphdef, state = nnx.split(self.stacks[place])
     take = lambda stacked: lax.dynamic_index_in_dim(stacked, number, keepdims=False)  # noqa: E731
     return nnx.merge(graphdef, jax.tree.map(take, state))
 
   def _blocks(self, x_BLD, lengths_B, deterministic, rngs):
     loop = executions.loops(self.execution, deterministic)
-    graphdef, params, stats = nnx.split(self.blocks, nnx.Param, ...)
+    policy = executions.policy(self.execution)
+    parts = [nnx.split(stack, nnx.Param, ...) for stack in self.stacks]
+    graphdefs, params, stats = (list(part) for part in zip(*parts, strict=True))
+    period = len(graphdefs)
 
-    def block(x_BLD, layer):
-      params, stats, index = layer
+    def block(graphdef, x_BLD, params, stats, index):
       module = nnx.merge(graphdef, gather_parameters(params), stats)
       x_BLD = module(x_BLD, lengths_B=lengths_B, deterministic=deterministic, rngs=fold_rows(rngs, index))
       return x_BLD, nnx.state(module, nnx.Not(nnx.Param))
 
-    if (policy := executions.policy(self.execution)) is not None:
-      # The backward pass of a scan is a separate loop, so XLA cannot merge it with the forward pass.
-      block = jax.checkpoint(block, policy=policy, prevent_cse=not loop)
-    layers = (params, stats, jnp.arange(self.depth))
+    def blocks(x_BLD, layers):
+      (params, stats, first), new_stats = layers, []
+      for place, graphdef in enumerate(graphdefs):
+        run = functools.partial(block, graphdef)
+        if policy is not None:
+          # The backward pass of a scan is a separate loop, so XLA cannot merge it with the forward pass.
+          run = jax.checkpoint(run, policy=policy, prevent_cse=not loop)
+        x_BLD, one = run(x_BLD, params[place], stats[place], first + place)
+        new_stats.append(one)
+      return x_BLD, new_stats
+
+    layers = (params, stats, jnp.arange(0, self.depth, period))
     if loop:
-      x_BLD, stats = lax.scan(block, x_BLD, layers)
+      x_BLD, new_stats = lax.scan(blocks, x_BLD, layers)
     else:
-      # The transpose of lax.split is one concatenation. That of indexing is a sum of `depth` padded gradients
-      # of the whole stack.
+      # The transpose of lax.split is one concatenation. That of indexing is a sum of as many padded gradients
+      # of the whole stack as it has layers.
       leaves, treedef = jax.tree.flatten(layers)
-      per_layer = zip(*(lax.split(leaf, (1,) * self.depth) for leaf in leaves), strict=True)
+      periods = self.depth // period
+      per_period = zip(*(lax.split(leaf, (1,) * periods) for leaf in leaves), strict=True)
       collected = []
-      for layer in per_layer:
-        x_BLD, layer_stats = block(x_BLD, treedef.unflatten([leaf[0] for leaf in layer]))
-        collected.append(layer_stats)
-      stats = jax.tree.map(lambda *xs: jnp.stack(xs), *collected)
-    nnx.update(self.blocks, stats)
+      for one in per_period:
+        x_BLD, of_period = blocks(x_BLD, treedef.unflatten([leaf[0] for leaf in one]))
+        collected.append(of_period)
+      new_stats = jax.tree.map(lambda *xs: jnp.stack(xs), *collected)
+    for stack, one in zip(self.stacks, new_stats, strict=True):
+      nnx.update(stack, one)
     return x_BLD

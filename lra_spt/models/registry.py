@@ -15,11 +15,12 @@ called as `mixer(x_BLD, *, lengths_B, deterministic, rngs) -> y_BLD`:
 - `protocol`: `lra_spt.config.protocol.Protocol`; only mixers whose published code departs from good
   practice use it.
 - `rngs` (when built): `nnx.Rngs` for initial values.
-- `options`: the keys of the config's `model.mixer` besides `name`. The annotations of `__init__` check their
-  values: a type, `Literal['a', 'b']`, `Positive` or `NotNegative`. The following are passed only to mixers
-  that have an option of that name. `attention`, `scan` and `convolution` are those of runtime. `depth` is
-  model.depth. `layer` is the number of the block from 0; it may be traced, so only arrays of initial values
-  may depend on it. `dtype` comes with runtime.precision=bfloat16; a mixer needs it to run in that precision.
+- `options`: the keys of the config's `model.mixer`, or of a part of `model.mixers`, besides `name`. The
+  annotations of `__init__` check their values: a type, `Literal['a', 'b']`, `Positive` or `NotNegative`. The
+  following are passed only to mixers that have an option of that name. `attention`, `scan` and `convolution`
+  are those of runtime. `depth` is model.depth. `layer` is the number of the block from 0; it may be traced,
+  so only arrays of initial values may depend on it. `dtype` comes with runtime.precision=bfloat16; a mixer
+  needs it to run in that precision.
 - `lengths_B`: int32 [B], or None when every position of every row is valid. Positions from lengths_B[b] on
   are padding and must not influence valid positions, unless the protocol reproduces published code in which
   they do.

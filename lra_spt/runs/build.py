@@ -56,8 +56,9 @@ class RunSpec:
 
   @functools.cached_property
   def user_code(self) -> dict[str, str]:
-    """The hashes of its mixer, pretraining objective and task that are user code."""
-    classes = {'mixer': mixer_class(self.model.mixer['name'])}
+    """The hashes of its mixers, pretraining objective and task that are user code."""
+    names = {mixer['name'] for mixer in self.model.period}
+    classes = {'mixer' if len(names) == 1 else f'mixer {name}': mixer_class(name) for name in sorted(names)}
     if self.regime.objective is not None:
       classes['objective'] = get_objective(self.regime.objective)
     code = {what: user_code.digest(cls) for what, cls in classes.items() if user_code.is_user(cls)}

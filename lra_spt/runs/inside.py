@@ -72,9 +72,9 @@ def look_inside(workdir, scratch=None, *, examples: int = 32, data_dir=None) -> 
       found[name] = part = {'field': _field(model, inputs_RL, lengths_R, run.task.channels, name)}
       weights, left_out = _weights_or_none(model, inputs_RL, lengths_R, name)
       part |= weights
-      if hasattr(mixer := model.encoder.blocks.mixer, 'max_kernel'):
-        graphdef, arrays = nnx.split(mixer)
-        part['kernels'] = kernels.max_kernels(arrays, graphdef, run.task.length, name)
+      mixers = [stack.mixer for stack in model.encoder.stacks]
+      if any(hasattr(mixer, 'max_kernel') for mixer in mixers):
+        part['kernels'] = kernels.max_kernels(mixers, model.encoder.depth, run.task.length, name)
   by_state = {
     key: {name: part[key] for name, part in found.items() if key in part}
     for key in ('field', 'attention', 'spans', 'kernels')
@@ -226,69 +226,81 @@ def _weights_or_none(model, inputs_RL, lengths_R, name) -> tuple[dict, str]:
   """Returns what `Inside` says about attention weights, {} for mixers without them, and a sentence if they
   were left out."""
   encoder, lengths_1 = model.encoder, None if lengths_R is None else lengths_R[:1]
-  if not hasattr(encoder.blocks.mixer, 'attention_weights'):
-    return {}, ''
   graphdef, arrays = nnx.split(encoder)
-  shape = jax.eval_shape(functools.partial(_weights, graphdef=graphdef), arrays, inputs_RL[:1], lengths_1)
-  if shape is None:
+  heads, length = 0, inputs_RL.shape[1]
+  for place, stack in enumerate(encoder.stacks):
+    weights = functools.partial(_weights, graphdef=graphdef, place=place)
+    shape = jax.eval_shape(weights, arrays, inputs_RL[:1], lengths_1)
+    if shape is None:
+      continue
+    if shape.ndim != 4 or shape.shape != (1, shape.shape[1], length, length):
+      raise ConfigError(
+        f'attention_weights of {type(stack.mixer).__name__} returns the shape {shape.shape} for one row of '
+        f'{length} positions; return [B, H, L, L], or None'
+      )
+    if (count := shape.size) > MOST_WEIGHTS:
+      return {}, (
+        f'Attention weights are left out: one layer has {count:,} of them per example, more than the '
+        f'{MOST_WEIGHTS:,} that fit into memory.'
+      )
+    heads = max(heads, shape.shape[1])
+  if not heads:
     return {}, ''
-  length = inputs_RL.shape[1]
-  if shape.ndim != 4 or shape.shape != (1, shape.shape[1], length, length):
-    raise ConfigError(
-      f'attention_weights of {type(encoder.blocks.mixer).__name__} returns the shape {shape.shape} for one '
-      f'row of {length} positions; return [B, H, L, L], or None'
-    )
-  if (count := shape.size) > MOST_WEIGHTS:
-    return {}, (
-      f'Attention weights are left out: one layer has {count:,} of them per example, more than the '
-      f'{MOST_WEIGHTS:,} that fit into memory.'
-    )
-  return _weights_by_distance(graphdef, arrays, encoder.depth, inputs_RL, lengths_R, name), ''
+  return _weights_by_distance(graphdef, arrays, encoder.depth, heads, inputs_RL, lengths_R, name), ''
 
 
-def _weights(arrays, inputs_1L, lengths_1, *, graphdef):
+def _weights(arrays, inputs_1L, lengths_1, *, graphdef, place):
   encoder = nnx.merge(graphdef, arrays)
-  return encoder.layer(0).mixer.attention_weights(encoder.embedded(inputs_1L), lengths_B=lengths_1)
+  mixer = encoder.block(0, place).mixer
+  if not hasattr(mixer, 'attention_weights'):
+    return None
+  return mixer.attention_weights(encoder.embedded(inputs_1L), lengths_B=lengths_1)
 
 
-def _weights_by_distance(graphdef, arrays, depth, inputs_RL, lengths_R, name) -> dict:
-  """Returns attention, spans, uniform and uniform_span of `Inside`."""
-  sums = 0
+def _weights_by_distance(graphdef, arrays, depth, heads, inputs_RL, lengths_R, name) -> dict:
+  """Returns attention, spans, uniform and uniform_span of `Inside`; heads: the largest number in a layer."""
+  sums, period = 0, len(nnx.merge(graphdef, arrays).stacks)
   for inputs_1L, length_1 in _rows(inputs_RL, lengths_R, f'{name}, attention'):
     x_BLD, layers = nnx.merge(graphdef, arrays).embedded(inputs_1L), []
     for layer in range(depth):
-      x_BLD, parts = attended(arrays, x_BLD, layer, length_1, graphdef=graphdef)
-      layers.append(np.asarray(parts, np.float64))
+      number, place = divmod(layer, period)
+      x_BLD, parts = attended(arrays, x_BLD, number, length_1, graphdef=graphdef, place=place)
+      missing = heads - parts.shape[1]
+      layers.append(np.pad(np.asarray(parts, np.float64), ((0, 0), (0, missing), (0, 0))))
     sums = sums + np.stack(layers, axis=1)
   weights, even, pairs = sums  # [layers, H, L] each
   distance_L, known = np.arange(weights.shape[-1]), pairs > 0
   total, among = even.sum((0, 1)), pairs.sum((0, 1))
+  sum_LH = weights.sum(-1)
   return {
     'attention': np.divide(weights, pairs, out=np.full_like(weights, np.nan), where=known),
-    'spans': weights @ distance_L / weights.sum(-1),
+    'spans': np.divide(weights @ distance_L, sum_LH, out=np.full_like(sum_LH, np.nan), where=sum_LH > 0),
     'uniform': np.divide(total, among, out=np.full_like(total, np.nan), where=among > 0),
     'uniform_span': float(total @ distance_L / total.sum()),
   }
 
 
-@functools.partial(jax.jit, static_argnames='graphdef')
-def attended(arrays, x_BLD, layer, lengths_B, *, graphdef):
+@functools.partial(jax.jit, static_argnames=('graphdef', 'place'))
+def attended(arrays, x_BLD, number, lengths_B, *, graphdef, place=0):
   """Runs one block of an encoder and sums the attention weights of its mixer by distance.
 
   Args:
     arrays, graphdef: of the encoder.
     x_BLD: the input of the block, one row.
-    layer: its number.
+    number, place: of the block, see `Encoder.block`.
     lengths_B: of the row, or None.
 
   Returns:
     The output of the block, and float32 [3, H, L]: by distance the sums over pairs of valid query and visible
-    key of the weights, of uniform weights, and of 1.
+    key of the weights, of uniform weights, and of 1; [3, 0, L] if the mixer has no weights.
   """
-  block = nnx.merge(graphdef, arrays).layer(layer)
-  read_BLD = block.mixer_input(x_BLD, lengths_B=lengths_B)
-  (weights_HLM,) = block.mixer.attention_weights(read_BLD, lengths_B=lengths_B).astype(jnp.float32)
-  positions = x_BLD.shape[1]
+  block, positions = nnx.merge(graphdef, arrays).block(number, place), x_BLD.shape[1]
+  read_BLD, weights_1HLM = block.mixer_input(x_BLD, lengths_B=lengths_B), None
+  y_BLD = block(x_BLD, lengths_B=lengths_B, deterministic=True, rngs=None)
+  if hasattr(block.mixer, 'attention_weights'):
+    weights_1HLM = block.mixer.attention_weights(read_BLD, lengths_B=lengths_B)
+  if weights_1HLM is None:
+    return y_BLD, jnp.zeros((3, 0, positions))
   valid_L1 = jnp.arange(positions)[:, None] < (positions if lengths_B is None else lengths_B[0])
 
   def by_distance(weights_LM):
@@ -297,8 +309,8 @@ def attended(arrays, x_BLD, layer, lengths_B, *, graphdef):
     uniform_LM = visible_LM / jnp.maximum(visible_LM.sum(-1, keepdims=True), 1)
     return jnp.stack([_diagonals(x_LM) for x_LM in (weights_LM, uniform_LM, visible_LM)])
 
-  sums_3HL = jnp.swapaxes(lax.map(by_distance, weights_HLM), 0, 1)
-  return block(x_BLD, lengths_B=lengths_B, deterministic=True, rngs=None), sums_3HL
+  sums_3HL = jnp.swapaxes(lax.map(by_distance, weights_1HLM[0].astype(jnp.float32)), 0, 1)
+  return y_BLD, sums_3HL
 
 
 def _diagonals(x_LL: jax.Array) -> jax.Array:

@@ -50,9 +50,9 @@ def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags
     lags: how many a figure shows; 0 = all.
 
   Raises:
-    NoKernels: the mixer has no `max_kernel`, the run no such stage, or the stage no checkpoint yet; or what
-      the run started from is not known here.
-    ConfigError: layers or lags that the model does not have.
+    NoKernels: no mixer has a `max_kernel`, the run no such stage, or the stage no checkpoint yet; or what the
+      run started from is not known here.
+    ConfigError: lags that the model does not have, or layers that do not exist or have no kernel.
     DamagedFile, CheckpointError: damaged files.
   """
   folder = pathlib.Path(folder).absolute()
@@ -61,24 +61,30 @@ def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags
   if stage is not None and stage not in stages:
     raise NoKernels(f'{folder} is a run from scratch, so it has no stage {stage}; leave out --stage')
   first = next(iter(stages.values()))
-  length, mixer = first.task.length, _mixer(first.model, first.model.params, first.model.stats)
-  if not hasattr(mixer, 'max_kernel'):
+  length, mixers = first.task.length, _mixers(first.model, first.model.params, first.model.stats)
+  depth, has_kernel = spec.model.depth, [hasattr(mixer, 'max_kernel') for mixer in mixers]
+  there = [layer for layer in range(1, depth + 1) if has_kernel[(layer - 1) % len(mixers)]]
+  if not there:
     raise NoKernels(
-      f'model.mixer {spec.model.mixer["name"]!r} has no convolution kernel, so there is nothing '
+      f'model.mixer {spec.model.mixer_name!r} has no convolution kernel, so there is nothing '
       f'to compare in {folder}; choose the run of a state-space model'
     )
-  depth = spec.model.depth
-  shown = layers or tuple(range(1, depth + 1, 1 if depth <= MOST_LAYERS else 2))
+  shown = layers or tuple(there[:: 1 if len(there) <= MOST_LAYERS else 2])
   if max(shown) > depth:
     raise ConfigError(
       f'--layers names layer {max(shown)}, but the model in {folder} has {depth}; leave it out'
+    )
+  if without := sorted({*shown} - {*there}):
+    raise ConfigError(
+      f'--layers names layer {without[0]}, whose mixer in {folder} has no convolution kernel; leave it out'
     )
   if lags > length:
     raise ConfigError(f'--lags is {lags}, but the kernels in {folder} have {length}; lower it')
   trained, best = _best(folder, [stages[stage]] if stage else list(stages.values()))
   arrays = {'start': _initial_arrays(first, _first_seed(folder, spec)), trained: best['arrays']}
+  graphdefs = [nnx.graphdef(mixer) for mixer in mixers]
   initial, learned = (
-    max_kernels(stacked, nnx.graphdef(mixer), length, f'{folder.name}, {name}')
+    max_kernels([*map(nnx.merge, graphdefs, stacked)], depth, length, f'{folder.name}, {name}')
     for name, stacked in arrays.items()
   )
   row = 0 if spec.model.shuffle else _image_row(first.task)
@@ -100,9 +106,9 @@ def _image_row(task: Task) -> int:
   return 0 if task.inputs.padded or side * side != task.length else side
 
 
-def _mixer(model: states.Blueprint, params, stats) -> nnx.Module:
-  """The mixers of all layers as one module, whose arrays have a leading axis of layers."""
-  return model.merge(params, stats).encoder.blocks.mixer
+def _mixers(model: states.Blueprint, params, stats) -> list[nnx.Module]:
+  """The mixers of a model, one per place of the period; their arrays have a leading axis of layers."""
+  return [stack.mixer for stack in model.merge(params, stats).encoder.stacks]
 
 
 def _first_seed(folder, spec: RunSpec) -> int:
@@ -121,9 +127,12 @@ def _first_seed(folder, spec: RunSpec) -> int:
   return run_folder.read_result(folder)['pretrained']['seed']
 
 
-def _initial_arrays(built: Built, seed: int) -> nnx.State:
+def _initial_arrays(built: Built, seed: int) -> list[nnx.State]:
   """The arrays of the mixers that a stage starts from without pretraining."""
-  make = lambda key: nnx.state(built.model.make_model(nnx.Rngs(key)).encoder.blocks.mixer)  # noqa: E731
+
+  def make(key):
+    return [nnx.state(stack.mixer) for stack in built.model.make_model(nnx.Rngs(key)).encoder.stacks]
+
   return jax.jit(make)(initial_key(dataclasses.replace(built, seed=seed).key))
 
 
@@ -136,8 +145,8 @@ def _best(folder, stages: list[Built]) -> tuple[str, dict]:
     for directory in folders:
       best = read_best(directory / 'checkpoints', built.abstract_state(mesh))
       if best is not None:
-        mixer = _mixer(built.model, best['params'], best['stats'])
-        return built.name, {'step': int(best['step']), 'arrays': nnx.state(mixer)}
+        mixers = _mixers(built.model, best['params'], best['stats'])
+        return built.name, {'step': int(best['step']), 'arrays': [*map(nnx.state, mixers)]}
   names = ' or '.join(built.name for built in stages)
   raise NoKernels(f'{folder} has no checkpoint of {names} yet; the first validation writes one')
 
@@ -148,13 +157,26 @@ def _max_kernel(arrays, layer, *, graphdef, length):
   return nnx.merge(graphdef, arrays).max_kernel(length)
 
 
-def max_kernels(arrays, graphdef, length: int, name: str) -> np.ndarray:
-  """Returns float64 [layers, L], NaN where a kernel is not finite; computes one layer at a time to save
-  memory."""
-  depth = jax.tree.leaves(arrays)[0].shape[0]
-  layers = tqdm(range(depth), desc=name, unit='layer', leave=False, disable=not sys.stderr.isatty())
-  curves = [_max_kernel(arrays, layer, graphdef=graphdef, length=length) for layer in layers]
-  curves = np.stack([np.asarray(curve, np.float64) for curve in curves])
+def max_kernels(mixers: list[nnx.Module], depth: int, length: int, name: str) -> np.ndarray:
+  """Computes the kernels of a model one layer at a time, to save memory.
+
+  Args:
+    mixers: those of all layers, one module per place of the period; the arrays of each have a leading axis of
+      layers.
+    depth: the number of layers.
+    length: L.
+    name: of the model, for a bar of progress.
+
+  Returns:
+    float64 [layers, L], NaN where a kernel is not finite, or a mixer has none.
+  """
+  parts = [nnx.split(mixer) if hasattr(mixer, 'max_kernel') else (None, None) for mixer in mixers]
+  curves = np.full((depth, length), np.nan)
+  for layer in tqdm(range(depth), desc=name, unit='layer', leave=False, disable=not sys.stderr.isatty()):
+    number, place = divmod(layer, len(mixers))
+    graphdef, arrays = parts[place]
+    if graphdef is not None:
+      curves[layer] = _max_kernel(arrays, number, graphdef=graphdef, length=length)
   return np.where(np.isfinite(curves), curves, np.nan)
 
 

@@ -16,7 +16,7 @@ from lra_spt.distributed import settings, sharding
 from lra_spt.errors import CheckpointError, ConfigError, within
 from lra_spt.models import MixerSpec
 from lra_spt.models.check import check_mixer
-from lra_spt.models.registry import is_builtin, mixer_class
+from lra_spt.models.registry import is_builtin
 from lra_spt.objectives.rows import row_lengths
 from lra_spt.ops import selection
 from lra_spt.report.runs import run_folder
@@ -36,8 +36,8 @@ class Built:
   """One stage of a run. Nothing is allocated.
 
   name: 'pretrain' or 'finetune'; seed: that of the run; task: as the protocol splits and scales it; mixer:
-  the mixer of a block; model: the whole model without its arrays; spec: how long and how it trains; runtime:
-  where and how it computes.
+  that of the first block, and by `mixer.period` those of the others; model: the whole model without its
+  arrays; spec: how long and how it trains; runtime: where and how it computes.
   """
 
   name: str
@@ -91,9 +91,8 @@ class Built:
 
   @property
   def flops_at_least(self) -> bool:
-    """True if `flops_per_step` counts no more than matrices, since the mixer has no `flops`."""
-    cls = mixer_class(self.mixer.model.mixer['name'])
-    return not hasattr(cls, 'flops') and not is_builtin(self.mixer.model.mixer['name'])
+    """True if `flops_per_step` counts no more than matrices of a mixer, since it has no `flops`."""
+    return any(mixer.lacks_flops for mixer in self.mixer.period)
 
   @property
   def operations(self) -> str:
@@ -163,10 +162,10 @@ class Built:
     train = data['train'] if self.name == 'pretrain' else data['train'].labelled
     return train.part(self.spec.data_fraction)
 
-  def check_mixer(self) -> tuple[str, ...]:
-    """Checks the mixer, see `lra_spt.models.check`; with padding only if the task has any."""
+  def check_mixer(self, mixer: MixerSpec) -> tuple[str, ...]:
+    """Checks a mixer of the period, see `lra_spt.models.check`; with padding only if the task has any."""
     with selection.plainly():
-      return check_mixer(self.mixer, padding=self.task.inputs.padded)
+      return check_mixer(mixer, padding=self.task.inputs.padded)
 
   def check(self, mesh, data, *, mixer: bool = True) -> None:
     """Raises the errors that would end the stage at its first step, before a folder is claimed.
@@ -174,7 +173,7 @@ class Built:
     Args:
       mesh: the devices to train on.
       data: {split: `Examples`}.
-      mixer: checks the mixer too, if it is user code and runtime.check_mixer allows it.
+      mixer: checks the mixers too that are user code, if runtime.check_mixer allows it.
 
     Raises:
       ConfigError: a mixer that breaks its contract, sizes that do not divide, no end, a layer that cannot be
@@ -182,8 +181,10 @@ class Built:
     """
     with within('runtime'):
       trackers.check_installed(self.runtime.tracker_names)
-    if mixer and self.runtime.check_mixer and not is_builtin(self.mixer.model.mixer['name']):
-      self.check_mixer()
+    if mixer and self.runtime.check_mixer:
+      for each in self.mixer.period:
+        if not is_builtin(each.name):
+          self.check_mixer(each)
     train = self.train_examples(data)
     if (least := getattr(self.objective, 'least_length', 1)) > 1:
       self._check_length(train, least)

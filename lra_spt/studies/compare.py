@@ -119,8 +119,9 @@ def _sized(cost, goal, values, name, unit):
 
   if is_close(now := cost({})):
     return {}, now
-  first, second = (cost({'model.depth': depth}) for depth in (1, 2))
-  depth = max(1, round((goal - first) / (second - first)) + 1)
+  period = len(values.get('mixers', ())) or 1
+  first, second = (cost({'model.depth': depth}) for depth in (period, 2 * period))
+  depth = period * max(1, round((goal - first) / (second - first)) + 1)
   if is_close(deep := cost({'model.depth': depth})):
     return {'model.depth': depth}, deep
   guess = values.width * (goal / now) ** 0.5

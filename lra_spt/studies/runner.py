@@ -187,7 +187,7 @@ def differences(result: dict, job: Job, seed: str) -> list[str]:
     changes += loading.difference({'code': result['code']}, now).splitlines()
   # A key that one config lacks was added later, with a default that changes nothing. Only options of mixers
   # and weights count even then.
-  always = 'model.mixer.', 'model.weights'
+  always = 'model.mixer.', 'model.mixers.', 'model.weights'
   return [line for line in changes if '(absent)' not in line or line.startswith(always)]
 
 

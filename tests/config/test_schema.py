@@ -14,6 +14,7 @@ from lra_spt.ops import attention, fourier, scan
 from lra_spt.training.monitoring import trackers
 
 MODEL = {'name': 'x', 'width': 4, 'depth': 1, 'mixer': {'name': 'none'}}
+HYBRID = MODEL | {'depth': 2, 'mixer': {}, 'mixers': [{'name': 'none'}, {'name': 's4'}]}
 STAGE = {'batch_size': 1, 'epochs': 1.0, 'optimizer': {'lr': 1e-3, 'weight_decay': 0.0}, 'schedule': {}}
 
 
@@ -28,6 +29,10 @@ STAGE = {'batch_size': 1, 'epochs': 1.0, 'optimizer': {'lr': 1e-3, 'weight_decay
     (schema.ModelSpec, MODEL | {'activation': 'relu'}, "activation is 'relu'; choose one of 'gelu', 'silu'"),
     (schema.ModelSpec, MODEL | {'random_init': 'ssn'}, "random_init is 'ssn'; choose .* Did you mean ssm"),
     (schema.ModelSpec, MODEL | {'mixer': {}}, 'mixer has no name'),
+    (schema.ModelSpec, MODEL | {'mixers': [{'name': 'none'}]}, 'mixers stands beside model.mixer; give one'),
+    (schema.ModelSpec, HYBRID | {'depth': 3}, 'mixers has 2 mixers, which do not divide model.depth=3; set'),
+    (schema.ModelSpec, HYBRID | {'mixers': [{'heads': 2}] * 2}, 'mixers.0 has no name; give model.mixers.0'),
+    (schema.ModelSpec, HYBRID | {'mixers': {'0': {}, '2': {}}}, 'mixers has the keys 0, 2: number them'),
     (schema.FinetuneSpec, STAGE | {'head': 'cnn', 'pool': 'mean'}, "head is 'cnn'; choose"),
     (schema.FinetuneSpec, STAGE | {'head': 'mlp', 'pool': 'median'}, "pool is 'median'; choose"),
     (schema.StageSpec, STAGE | {'data_fraction': 0.0}, 'data_fraction is 0.0, .* above 0 and at most 1'),

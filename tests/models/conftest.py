@@ -31,7 +31,8 @@ def make_model():
     *, mixer=None, causal=False, protocol='clean', head=None, inputs=None, execution=None, seed=0, **sizes
   ):
     sizes = {'width': 8, 'depth': 2, 'feed_forward': 12, 'position': 'sinusoidal'} | sizes
-    spec = ModelSpec(name='test', mixer=mixer or {'name': 'attention', 'heads': 2}, **sizes)
+    mixer = {} if 'mixers' in sizes else mixer or {'name': 'attention', 'heads': 2}
+    spec = ModelSpec(name='test', mixer=mixer, **sizes)
     return Model(
       spec,
       inputs or InputSpec(length=16, channels=2),

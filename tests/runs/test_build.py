@@ -165,7 +165,7 @@ def test_the_number_of_epochs_is_exact(examples, limits, printed):
 def test_mixers_of_the_package_are_not_checked_again(tiny_config, tiny_data, monkeypatch):
   config = loading.load(tiny_config, {'runtime.check_mixer': True, 'runtime.data_dir': str(tiny_data)})
   built, checked = build(resolve(config), 'finetune'), []
-  monkeypatch.setattr(Built, 'check_mixer', lambda built: checked.append(built.name))
+  monkeypatch.setattr(Built, 'check_mixer', lambda built, mixer: checked.append(built.name))
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
   data = {'train': examples.open_split('tiny_listops', 'train', tiny_data)}
   built.check(mesh, data)

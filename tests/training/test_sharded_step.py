@@ -22,6 +22,7 @@ SIZES = {'model.width': 32, 'model.dropout': 0.1}
 TRANSFORMER = SIZES | {'model.mixer.heads': 4, 'model.feed_forward': 80}
 NEIGHBOURS = TRANSFORMER | {'model.mixer.block': 5, 'runtime.remat': ''}
 STATE_SPACE = SIZES | {'model.mixer.state_size': 28}
+HYBRID = SIZES | {'model.feed_forward': 80, 'model.mixers.0.state_size': 28, 'model.mixers.1.heads': 4}
 STAGES = {
   'transformer': ('image.py:model=transformer,regime=masked', 'pretrain', 1, TRANSFORMER),
   'rotary': ('listops.py:model=transformer_rotary,regime=masked', 'pretrain', 2, TRANSFORMER),
@@ -34,12 +35,14 @@ STAGES = {
   's5': ('listops.py:model=s5,regime=masked', 'pretrain', 1, STATE_SPACE | {'model.mixer.blocks': 2}),
   'lru': ('image.py:model=lru,regime=scratch', 'finetune', 1, STATE_SPACE),
   'longconv': ('listops.py:model=longconv,regime=masked', 'pretrain', 1, SIZES),
+  'hybrid': ('listops.py:model=lru-attention,regime=masked', 'pretrain', 2, HYBRID),
 }
 # A size of a parameter that FSDP gathers: of the gated output, or of S5's narrower gate; else feed-forward's.
 GATHERED = {'s4': 64, 'dlr': 64, 'longconv': 64, 's5': 32}
 CASES = [
   ('rotary', (1, 8, 1)),
   ('s4', (2, 4, 1)),
+  ('hybrid', (2, 4, 1)),
   *(
     pytest.param(*case, marks=pytest.mark.slow)
     for case in (

@@ -1,5 +1,7 @@
 """`lra-spt config`: shows every value of a config and its origin."""
 
+import re
+
 from lra_spt.cli import flags
 from lra_spt.config import loading, schema
 
@@ -36,7 +38,8 @@ def table(config, about: bool = False) -> str:
   sections: dict[str, list[tuple]] = {'': []}
   for key in loading.keys(config):
     section, name = key.split('.', 1) if '.' in key else ('', key)
-    row = (name, _text(values[key]), origins.get(key, ''), meanings.get(key, ''))
+    meaning = meanings.get(re.sub(r'^model\.mixers\.\d+\.', 'model.mixer.', key), '')
+    row = (name, _text(values[key]), origins.get(key, ''), meaning)
     sections.setdefault(section, []).append(row)
   first, second = (max(len(row[column]) for rows in sections.values() for row in rows) for column in (0, 1))
   lines = []

@@ -46,7 +46,9 @@ def describe(inside) -> str:
   for state in inside.field:
     line = f'{STATES[state]}: 90 % of the gradient within {inside.reach(state):,} positions'
     if state in inside.spans:
-      spans = ', '.join(f'{span:,.1f}' for span in inside.spans[state].mean(-1))
+      means = inside.mean_spans(state)
+      layers = range(1, len(inside.spans[state]) + 1)
+      spans = ', '.join(f'{means[layer]:,.1f}' if layer in means else 'none' for layer in layers)
       line += f'; mean distance of attention, by layer: {spans} (uniform {inside.uniform_span:,.1f})'
     lines.append(line)
   return '\n'.join([*lines, *filter(None, [inside.left_out])])

@@ -93,6 +93,7 @@ def models() -> list[tuple[str, str]]:
     ),
     *((name, 'control: sees no order') for name in rows.CONTROLS),
     *((name, other(name)) for name in rows.other_models()),
+    ('NAME-NAME', "hybrid of mixers, such as s4-s4-attention: the task's Transformer with them in turn"),
   ]
 
 

@@ -35,13 +35,14 @@ def _section(run):
 
   for layer in range(layers):
     charts_of_layer = []
-    if attention:
+    if _any(attention, layer):
       mean = {state: _mean(curves[layer]) for state, curves in attention.items()}
       charts_of_layer.append((f'Attention, layer {layer + 1}', weights(mean)))
       for head in range(next(iter(attention.values())).shape[1]):
         one = {state: curves[layer, head] for state, curves in attention.items()}
-        further.append((f'Layer {layer + 1}, head {head + 1}', weights(one)))
-    if kernels:
+        if np.isfinite([*one.values()]).any():
+          further.append((f'Layer {layer + 1}, head {head + 1}', weights(one)))
+    if _any(kernels, layer):
       one = {state: curves[layer] for state, curves in kernels.items()}
       charts_of_layer.append((f'Kernel, layer {layer + 1}', _chart(one, 'largest |K|')))
     (first if layer in shown else further).extend(charts_of_layer)
@@ -60,18 +61,22 @@ def _section(run):
   }
 
 
+def _any(parts, layer) -> bool:
+  """True if a layer has a curve in any state; layers of a hybrid may have none."""
+  return any(np.isfinite(curves[layer]).any() for curves in parts.values())
+
+
 def _attended(attention, layers):
-  return [f'attention of layer {layer + 1}' for layer in range(layers if attention else 0)]
+  return [f'attention of layer {layer + 1}' for layer in range(layers) if _any(attention, layer)]
 
 
 def _row(inside, state):
-  spans = inside.spans[state].mean(-1).tolist() if inside.spans else ()
   step = inside.steps[state]
   return (
     STATES[state],
     f'step {step:,}' if step else DASH,
     f'{inside.reach(state):,}',
-    *(f'{span:,.1f}' for span in spans),
+    *(f'{span:,.1f}' for span in inside.mean_spans(state).values()),
   )
 
 

@@ -36,14 +36,15 @@ class Inside:
       middle of an example with respect to all input positions at a distance, as a share of its sum over all
       distances; the mean over examples.
     attention: {state: float64 [layers, H, L]}, the mean attention weight of the pairs (query, key) at each
-      distance that the pattern shows; NaN where it shows none. {} for mixers without such weights.
+      distance that the pattern shows; NaN where it shows none, and for layers and heads that a hybrid does
+      not have. {} for mixers without such weights.
     uniform: float64 [L], the same if each query attended equally to all keys that it sees; None without
       weights.
     spans: {state: float64 [layers, H]}, the mean distance between a query and the keys that it attends to,
-      in positions.
+      in positions; NaN as in `attention`.
     uniform_span: the mean distance of uniform weights; None without weights.
     kernels: {state: float64 [layers, L]}, the largest absolute kernel value at each lag; NaN where a kernel
-      is not finite. {} for mixers without kernels.
+      is not finite or, in a hybrid, a layer has none. {} for mixers without kernels.
     left_out: a sentence on what is missing, or ''.
   """
 
@@ -60,6 +61,11 @@ class Inside:
   def reach(self, state: str) -> int:
     """The least distance within which 90 % of the gradient lie."""
     return int(np.searchsorted(np.cumsum(self.field[state]), 0.9 * self.field[state].sum()))
+
+  def mean_spans(self, state: str) -> dict[int, float]:
+    """{layer, from 1: mean of `spans` over its heads}, of the layers with attention weights."""
+    layers = enumerate(self.spans.get(state, ()), 1)
+    return {layer: spans[np.isfinite(spans)].mean() for layer, spans in layers if np.isfinite(spans).any()}
 
   def to_json(self) -> str:
     """The content of inside.json, numbers to five digits."""

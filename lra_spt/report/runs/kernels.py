@@ -18,7 +18,7 @@ class Kernels:
 
   stage, step: whose best checkpoint was read. initialisation: 'structured' or 'random'. row: lags per image
   row, 0 where the input is no image. lags: how many a figure shows. shown: the layers of a figure, from 1.
-  initial, learned: float [layers, L], all layers; NaN where a kernel is not finite.
+  initial, learned: float [layers, L], all layers; NaN where a kernel is not finite, or a layer has none.
   """
 
   stage: str

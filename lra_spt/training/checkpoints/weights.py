@@ -116,7 +116,7 @@ def read(path, spec: ModelSpec, vocabulary: Sequence[str] = ()) -> Weights:
     raise DamagedFile(f'{path} is not a complete safetensors file ({error}); get it again.') from error
   if any(name.startswith('gpt_neox.') for name in tensors):
     _check(path, _NEOX, spec)
-    mixer = spec.mixer
+    (mixer,) = spec.period
     sizes = {'depth': spec.depth, 'width': spec.width, 'hidden': spec.feed_forward}
     turned = mixer.get('rotary_dimensions', 0) or spec.width // mixer.get('heads', 1)
     encoder = encoder_params(tensors, **sizes, heads=mixer.get('heads', 1), turned=turned)
@@ -143,22 +143,28 @@ def _of_header(about: dict[str, str]) -> dict:
   """The keys and options in the header of a file of `write` that change the function of an encoder."""
   try:
     model = json.loads(about['model'])
-    mixer = {**model['mixer']}
-  except (ValueError, KeyError, TypeError):
+    period = [model['mixers'][str(place)] for place in range(len(model.get('mixers', ())))]
+    options = _options(period or [model['mixer']])
+  except (ValueError, KeyError, TypeError, AttributeError):
     return {}
   defaults = {field.name: field.default for field in dataclasses.fields(ModelSpec) if field.name in _COMPUTES}
-  return {key: model.get(key, value) for key, value in defaults.items()} | _options(mixer)
+  return {key: model.get(key, value) for key, value in defaults.items()} | options
 
 
-def _options(mixer: dict) -> dict:
-  """The options of a mixer that change its function, with the defaults of its class if that is registered."""
-  with contextlib.suppress(KeyError, ConfigError):
-    mixer = registry.defaults_of(mixer['name']) | mixer
-  return {f'mixer.{key}': value for key, value in mixer.items() if not key.endswith(_LEARNING)}
+def _options(period: Sequence[dict]) -> dict:
+  """The names of mixers and their options that change their function, with the defaults of a class if that is
+  registered."""
+  options = {'mixer.name': '-'.join(mixer['name'] for mixer in period)}
+  for place, mixer in enumerate(period):
+    where = f'mixers.{place}' if len(period) > 1 else 'mixer'
+    with contextlib.suppress(ConfigError):
+      mixer = registry.defaults_of(mixer['name']) | mixer
+    options |= {f'{where}.{key}': value for key, value in mixer.items() if not key.endswith(_LEARNING)}
+  return options
 
 
 def _check(path, theirs: dict, spec: ModelSpec) -> None:
-  ours = {key: getattr(spec, key) for key in _COMPUTES} | _options(spec.mixer)
+  ours = {key: getattr(spec, key) for key in _COMPUTES} | _options(spec.period)
   if others := [key for key in theirs if key in ours and ours[key] != theirs[key]]:
     values = ', '.join(f'model.{key}={theirs[key]} instead of {ours[key]}' for key in others)
     raise CheckpointError(
