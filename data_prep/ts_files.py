@@ -99,7 +99,9 @@ def examples(path: pathlib.Path, header: Header, classes: tuple[str, ...]) -> It
   Raises:
     DataError: an example is wrong; the message names the row.
   """
-  numbers = {name: number for number, name in enumerate(classes)}
+  # Readers of the archives ignore case, so files may differ in it.
+  alike = str.casefold if len({*map(str.casefold, classes)}) == len(classes) else str
+  numbers = {alike(name): number for number, name in enumerate(classes)}
   channels, length = header.channels, None
   for row, line in _rows(path):
     if row <= header.rows or not line.strip() or line.startswith(b'#'):
@@ -131,7 +133,7 @@ def examples(path: pathlib.Path, header: Header, classes: tuple[str, ...]) -> It
       values_LC = _filled(values_LC, where)
     if not np.isfinite(values_LC).all():
       raise DataError(f'{where} has a value that is not finite, or too large for 32 bits; correct it.')
-    yield Example(values_LC, _label(label.strip(), numbers, where), missing)
+    yield Example(values_LC, _label(alike(label.strip()), numbers, where), missing)
 
 
 def _rows(path):

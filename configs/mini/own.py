@@ -1,7 +1,8 @@
 """A task of your own with the models, steps and stopping rule of LRA-mini.
 
-  lra-spt train --register=my_data.py --config=configs/mini/own.py:task=waves,model=s4 --workdir=runs/waves
-  lra-spt compare --register=my_data.py --tasks=waves --model=mamba2 --workdir=runs/compare
+  lra-spt prepare ts --name=waves --train=Waves_TRAIN.ts --test=Waves_TEST.ts --data_dir=data
+  lra-spt train --config=configs/mini/own.py:task=waves,model=s4 --workdir=runs/waves
+  lra-spt compare --tasks=waves --model=mamba2 --workdir=runs/compare
 
 Self-pretraining hides half of the values, as on Image, or 15 % of the tokens, as on Text.
 

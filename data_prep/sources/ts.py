@@ -51,7 +51,7 @@ def _parts(paths) -> tuple[tuple[str, ...], dict[str, _Part]]:
   headers = {file: ts_files.read_header(path) for file, path in paths.items()}
   classes, train = headers['train'].classes, paths['train']
   for file, header in headers.items():
-    if sorted(header.classes) != sorted(classes):
+    if sorted(map(str.casefold, header.classes)) != sorted(map(str.casefold, classes)):
       theirs, ours = (raw_files.shown(', '.join(names)) or 'none' for names in (header.classes, classes))
       raise DataError(f'{paths[file]} has the classes {theirs}, but {train} {ours}; give files of one set.')
   parts = {file: _read(path, headers[file], classes) for file, path in paths.items()}

@@ -104,7 +104,7 @@ def test_missing_values_are_filled_by_interpolation(tmp_path, capsys):
 
 def test_test_labels_have_the_numbers_of_the_training_file(tmp_path):
   paths = {'train': write(tmp_path / 'a.ts', ['1,2:calm', '3,4:storm'])}
-  paths['test'] = write(tmp_path / 'b.ts', ['5,6:storm'], HEADER + '@classLabel true storm calm\n')
+  paths['test'] = write(tmp_path / 'b.ts', ['5,6:STORM'], HEADER + '@classLabel true Storm calm\n')
   assert prepare(tmp_path, **paths) == 0
   assert [label for _, label in stored(tmp_path / 'data', 'test')] == [1]
 
