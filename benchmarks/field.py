@@ -36,8 +36,8 @@ CHUNKS = ('chunk=16', 'chunk=64', 'chunk=256', 'chunk=length')
 WAYS = {
   **dict.fromkeys(('attention', 'local', 'longformer', 'bigbird'), SCORES),
   **dict.fromkeys(('spade', 'mega'), (*SCORES, *CONVOLUTIONS)),
-  **dict.fromkeys(('s4', 's4d', 'dlr', 'dss', 'sgconv', 'longconv', 'hyena'), CONVOLUTIONS),
-  **dict.fromkeys(('s5', 'lru', 'rglru', 'mingru', 'mamba'), SCANS),
+  **dict.fromkeys(('s4', 's4d', 's4d_dfout', 'dlr', 'dss', 'sgconv', 'longconv', 'hyena'), CONVOLUTIONS),
+  **dict.fromkeys(('s5', 'lru', 'linoss', 'rglru', 'mingru', 'min_lstm', 'mamba', 'b2s6'), SCANS),
   **dict.fromkeys(('linear_transformer', 'performer', 'mamba2', 'mlstm'), CHUNKS),
 }
 SLOW = [('s5', SCANS[0]), ('lru', SCANS[0]), ('mamba2', CHUNKS[-1]), ('mlstm', CHUNKS[-1])]

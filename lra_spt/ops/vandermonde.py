@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from lra_spt.distributed.sharding import platform
+from lra_spt.ops.components import polar
 
 # float32 values of the scaled c that are in memory at a time: 16 MB on CPUs, 128 MB on accelerators.
 _BLOCK = {'cpu': 2**22}
@@ -150,22 +151,7 @@ def _exponentials(exponent, lags):
   quarters = (phase + 2**29) >> 30  # the nearest quarter turns; at most an eighth of a turn is left
   lags = lags.astype(jnp.float32)
   left = (phase - (quarters << 30)).astype(jnp.float32) * np.float32(2.0**-32) + rest * lags
-  cos, sin = _cos_and_sin(np.float32(2 * np.pi) * left)
-  size = jnp.exp(exponent.real * lags)
-  is_odd = quarters & 1 == 1
-  real = jnp.where(is_odd, sin, cos) * jnp.where(quarters + 1 & 2 == 0, size, -size)
-  return real, jnp.where(is_odd, cos, sin) * jnp.where(quarters & 2 == 0, size, -size)
-
-
-def _cos_and_sin(x):
-  """Taylor polynomials for |x| up to an eighth of a turn. XLA's functions, which accept any argument, are 25
-  times slower on CPUs."""
-  square = x * x
-  cos, sin = (
-    functools.reduce(lambda sum, k: 1 - sum * square * np.float32(1 / (k * (k + 1))), terms, jnp.ones_like(x))
-    for terms in ((9, 7, 5, 3, 1), (8, 6, 4, 2))
-  )
-  return cos, x * sin
+  return polar(jnp.exp(exponent.real * lags), quarters, left)
 
 
 def _turns(omega):
