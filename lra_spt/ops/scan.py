@@ -12,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from lra_spt.distributed.sharding import platform
 from lra_spt.errors import ConfigError
-from lra_spt.ops import scan_pallas, selection
+from lra_spt.ops import selection
 from lra_spt.ops.components import adjoint, from_pairs, is_matrix, powers, times, to_pairs
 
 
@@ -121,7 +121,7 @@ def scan_components(
   if a.ndim == 2:  # in shard_map, a varies over devices as x does: its gradient is summed on the way out
     a = a + lax.full_like(x_BLCN, 0, shape=a.shape)
   if implementation == 'pallas' and axis is None:  # it has its own gradient
-    return scan_pallas.pallas_scan(a, x_BLCN, reverse, save_states)
+    return _pallas(a, x_BLCN, reverse, save_states)
   return _scan(reverse, implementation, axis, save_states, a, x_BLCN)
 
 
@@ -296,11 +296,17 @@ def _tree(squares, x_BLCN):
   return h_BLCN[:, :length]
 
 
+def _pallas(*arguments):
+  from lra_spt.ops import scan_pallas  # slow to import
+
+  return scan_pallas.pallas_scan(*arguments)
+
+
 _IMPLEMENTATIONS = {
   'associative': _associative,
   'sequential': _sequential,
   'chunked': _chunked,
-  'pallas': scan_pallas.pallas_scan,
+  'pallas': _pallas,
 }
 NAMES = tuple(_IMPLEMENTATIONS)
 _CANDIDATES = ('associative', 'pallas', 'chunked', 'sequential')  # on accelerators

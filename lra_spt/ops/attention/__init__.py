@@ -1,5 +1,6 @@
 """Softmax attention: one public function, and several implementations that agree with each other."""
 
+import importlib
 import operator
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from lra_spt.distributed.sharding import platform
 from lra_spt.errors import ConfigError
 from lra_spt.ops import selection
-from lra_spt.ops.attention import blockwise, cudnn, decay, mosaic, reference, splash, tokamax, triton
+from lra_spt.ops.attention import blockwise, cudnn, decay, reference, tokamax
 from lra_spt.ops.attention.patterns import (
   BlockTable,
   Causal,
@@ -33,14 +34,26 @@ __all__ = [
   'merged',
 ]
 
+
+def _imported_when_called(name):
+  """The two functions of an implementation in Pallas, which takes as long to import as half of jax."""
+
+  def function(part):
+    return lambda *arrays, **options: getattr(importlib.import_module(f'{__name__}.{name}'), part)(
+      *arrays, **options
+    )
+
+  return function(f'{name}_attention'), function('refuses')
+
+
 # By name: the function, and the one that returns why it cannot run a call.
 _IMPLEMENTATIONS = {
   'blockwise': (blockwise.blockwise_attention, blockwise.refuses),
-  'triton': (triton.triton_attention, triton.refuses),
+  'triton': _imported_when_called('triton'),
   'tokamax': (tokamax.tokamax_attention, tokamax.refuses),
   'cudnn': (cudnn.cudnn_attention, cudnn.refuses),
-  'mosaic': (mosaic.mosaic_attention, mosaic.refuses),
-  'splash': (splash.splash_attention, splash.refuses),
+  'mosaic': _imported_when_called('mosaic'),
+  'splash': _imported_when_called('splash'),
   'reference': (reference.reference_attention, reference.refuses),
 }
 NAMES = tuple(_IMPLEMENTATIONS)
