@@ -64,8 +64,8 @@ class MimoRecurrence(nnx.Module):
 
   Complex numbers are real pairs: the products with B and C are real matrix products in the layout that the
   scan reads and writes. A subclass defines `discrete() -> (a float32 [2, N], b float32 [D, 2N], c float32
-  [S, 2N, D])`. One whose states are not such numbers also defines `driven` and `observed`, and a, b and c are
-  those of `scan_components` and of both products.
+  [S, 2N, D])`. A subclass whose states are real vectors of 2 numbers (LinOSS) returns matrices a [4, N] and
+  says by `driven` and `observed` how b's products enter these vectors and what c reads of them.
   """
 
   state_operations = 8  # per position, state (N of C) and direction
