@@ -157,6 +157,7 @@ ROWS = {
   'spade': _row(
     _NO_POSITIONS, **_HEADS, radius=128, buckets=32, max_distance=128, state_size=64, freeze_s4=True
   ),
+  'ttt_linear': _row(_NO_POSITIONS, heads=4, chunk=16),
 }
 _registered: dict[str, dict] = {}
 _registered_bidirectional: set[str] = set()

@@ -276,6 +276,9 @@ MIXERS = [
     {'all-to-all': 14, 'collective-permute': 12},
     marks=pytest.mark.slow,
   ),
+  pytest.param(
+    'ttt_linear', {'heads': 4, 'chunk': 8}, False, (2, 1, 4), {'all-gather': 6}, marks=pytest.mark.slow
+  ),
   ('retnet', {'heads': 4}, False, (2, 1, 4), {'all-to-all': 9}),
   ('gla', {'heads': 4}, True, (2, 1, 4), {'all-to-all': 10}),
   ('gated_deltanet', {'heads': 4}, True, (2, 1, 4), {'all-to-all': 12, 'collective-permute': 12}),

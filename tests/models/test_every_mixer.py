@@ -313,7 +313,7 @@ def test_no_causal_form_looks_ahead_over_the_borders_of_its_chunks(name):
 # What decays beside the kernels of linear maps, all of them matrices or filters: a name that is new here was
 # looked at, and no vector per direction, as of biases, is among them (`lra_spt.training.state.VECTORS`).
 DECAYING = {
-  'c_imag', 'c_real', 'conv', 'decay_gate', 'dt', 'forget_gate', 'input_gate', 'key', 'mixtures',
+  'c_imag', 'c_real', 'conv', 'decay_gate', 'dt', 'forget_gate', 'input_gate', 'key', 'memory', 'mixtures',
   'output_gate', 'pieces', 'query', 'read', 'recurrent', 'select', 'value',
 }  # fmt: skip
 
