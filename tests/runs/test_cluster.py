@@ -111,7 +111,7 @@ def accept(repository, compilation_cache, on_devices, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('devices, processes', [(8, 1), (2, 2)])
+@pytest.mark.parametrize('devices, processes', [(8, 1), (1, 2)])  # two of two CPU devices may hang
 def test_acceptance(devices, processes, accept):
   printed, report = accept(devices, processes)
   assert report['items'].keys() == NAMES
@@ -120,6 +120,6 @@ def test_acceptance(devices, processes, accept):
   assert report['hardware']['processes'] == processes
   assert 0 < report['items']['kill and resume']['step'] < 60
   counts = [rate['devices'] for rate in report['items']['scaling']['by_devices']]
-  assert counts == ([1, 2, 4, 8] if processes == 1 else [1, 2, 4])
+  assert counts == ([1, 2, 4, 8] if processes == 1 else [1, 2])
   assert printed[0].count('passed') == len(NAMES)
   assert printed[1:] == [''] * (processes - 1)
