@@ -123,6 +123,7 @@ ROWS = {
   'mesanet': _row(_NO_POSITIONS, heads=4, taps=4, steps=30),
   'mingru': _row(_NO_POSITIONS, expansion=1.0, positive=True),
   'mlstm': _row(_NO_POSITIONS, heads=4, taps=4),
+  'path_attention': _row(_NO_POSITIONS, heads=4, rank=32, taps=3),
   'performer': _row(**_HEADS, features='relu', random_features=256, redraw=True),
   'reformer': _row(**_HEADS, chunk=64, buckets=0, hashes=1),
   'retnet': _row(_NO_POSITIONS, heads=8, expand_k=1.0, expand_v=2.0),

@@ -292,6 +292,14 @@ MIXERS = [
   ),
   ('kda', {'heads': 4}, True, (2, 1, 4), {'all-to-all': 12, 'collective-permute': 12}),
   pytest.param(
+    'path_attention',
+    {'heads': 4, 'rank': 3},
+    False,
+    (2, 1, 4),
+    {'all-to-all': 21, 'collective-permute': 22},
+    marks=pytest.mark.slow,
+  ),
+  pytest.param(
     'rwkv7',
     {'heads': 4, 'rank': 3, 'gate_rank': 3},
     True,
