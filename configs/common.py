@@ -108,6 +108,7 @@ def from_row(rows, choice, *, task, mask_rate, remat=''):
   )
   for stage in ('pretrain', 'finetune'):  # in regime scratch, pretrain exists but is not used
     shared |= {f'{stage}.{key}': value for key, value in stage_defaults().items()}
+  shared |= ours({f'pretrain.{key}': value for key, value in get_regime(choice.regime).options.items()})
   shared |= PARTS | ours(
     {
       'task': task,

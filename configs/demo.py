@@ -15,7 +15,7 @@ from configs import common, ssm
 from configs.rows import hybrid, hybrids, of_mixer, other_models, ours, without_attention
 from lra_spt.config import loading as config_lib
 from lra_spt.config import protocol
-from lra_spt.config.regimes import REGIMES
+from lra_spt.config.regimes import REGIMES, get_regime
 from lra_spt.errors import ConfigError
 
 PRETRAIN_STEPS, FINETUNE_STEPS = 500, 400
@@ -71,6 +71,7 @@ def get_config(arg=''):
       **{f'pretrain.{key}': value for key, value in stage.items()},
       'pretrain.max_steps': PRETRAIN_STEPS,
       'pretrain.mask_rate': 0.5,
+      **{f'pretrain.{key}': value for key, value in get_regime(choice.regime).options.items()},
       **{f'finetune.{key}': value for key, value in stage.items()},
       'finetune.max_steps': FINETUNE_STEPS + choice.tied * PRETRAIN_STEPS,
       'finetune.pool': 'mean',

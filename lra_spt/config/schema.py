@@ -270,7 +270,8 @@ class ConfigSpec:
     "'clean' (good practice) or 'paper' (as the published code); see `lra_spt/config/protocol.py`"
   )
   regime: str = key(
-    "'scratch', 'masked' or 'causal' (self-pretraining before finetuning), or one that you register"
+    "'scratch', 'masked' or 'causal' (self-pretraining before finetuning), 'spans', 'suffix', 'prefix' or "
+    "'mixture' (docs/objectives.md), or one that you register"
   )
   causal: bool = key('whether the mixer takes its causal form; always true in regime causal')
   seed: int = key('seed of initial values, order of examples, masks and dropout', least=0, below=_STEPS)
@@ -295,5 +296,9 @@ _OPEN = {
   'model.mixer.name': 'name of the mixer; other keys of `mixer` are its options, which its class explains. A '
   'hybrid has model.mixers.0.name, model.mixers.1.name and so on',
   'model.weights': 'safetensors file that the encoder starts from, made by `lra-spt export` or of Pythia',
-  'pretrain.mask_rate': 'share of the positions that masked pretraining hides',
+  'pretrain.mask_rate': 'share of the positions that masked pretraining hides, whole spans in regime spans',
+  'pretrain.span_lengths': 'lengths of hidden spans, in positions, each equally likely (regime spans)',
+  'pretrain.hidden_share': 'smallest and largest share of a row that completion hides (suffix and prefix)',
+  'pretrain.mixture': 'objectives of which each row gets one (regime mixture)',
+  'pretrain.mixture_weights': 'their weights, all above 0; their sum does not matter',
 }

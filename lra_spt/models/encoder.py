@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +64,16 @@ class MixerSpec:
     return tuple(dataclasses.replace(self, place=place) for place in range(len(self.model.period)))
 
   def make(self, rngs: nnx.Rngs, layer: int | jax.Array = 0) -> nnx.Module:
-    """Builds the mixer of layer number `layer`, from 0. Raises the errors of `make_mixer`."""
+    """Builds the mixer of layer number `layer`, from 0. Raises the errors of `make_mixer`; where mixers take
+    turns, they name its place."""
+    try:
+      return self._make(rngs, layer)
+    except ConfigError as error:
+      if not self.model.mixers:
+        raise
+      raise ConfigError(re.sub(r'model\.mixer\b', f'model.mixers.{self.place}', str(error))) from error
+
+  def _make(self, rngs, layer):
     options = {key: value for key, value in self.model.period[self.place].items() if key != 'name'}
     if self.execution.precision != 'float32':
       options['dtype'] = jnp.dtype(self.execution.precision)

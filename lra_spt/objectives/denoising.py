@@ -7,6 +7,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from clu.metrics import Collection
 
@@ -122,15 +123,50 @@ class Denoising(abc.ABC):
     return jnp.zeros((outputs.shape[0], 0), jnp.int32)
 
 
-@register_objective('masked')
 @dataclasses.dataclass(frozen=True)
-class MaskedDenoising(Denoising):
-  """The model predicts hidden positions. Every valid position is hidden with probability `mask_rate`,
-  independently of the others; one draw hides all channels of a position.
+class HiddenDenoising(Denoising):
+  """The model predicts hidden positions, which a subclass chooses; only these count.
 
   Hidden tokens become the `mask_id` of the inputs. Hidden values become 0 in normalised space, and a flag
-  channel (1 = hidden) is appended last. Only hidden positions count.
+  channel (1 = hidden) is appended last.
   """
+
+  @abc.abstractmethod
+  def hidden(self, valid_RL, keys_R) -> jax.Array:
+    """Chooses the hidden positions, bool [R, L], none of them padding.
+
+    Args:
+      valid_RL: bool, False for padding, which is at the end of a row.
+      keys_R: a PRNG key per row.
+    """
+
+  @property
+  def channels(self) -> int:
+    """C of the model's input (0 for tokens), the flag channel included."""
+    return self.task.channels + (self.task.channels > 0)
+
+  def corrupt(self, inputs, targets, valid_RL, keys_R):
+    hidden_RL = self.hidden(valid_RL, keys_R)
+    if self.task.vocabulary:
+      return jnp.where(hidden_RL, jnp.int32(self.task.inputs.mask_id), inputs), targets, hidden_RL
+    hidden_RL1 = hidden_RL[..., None]
+    seen = jnp.where(hidden_RL1, 0.0, inputs)
+    return jnp.concatenate([seen, hidden_RL1.astype(inputs.dtype)], axis=-1), targets, hidden_RL
+
+
+def rounded_counts(share: float, length: int) -> np.ndarray:
+  """The number of hidden positions of a row by its number n of valid ones, int32 [length + 1]: share * n,
+  rounded, but at least one position is hidden and, from n = 2 on, at least one visible."""
+  valid = np.arange(length + 1)
+  rounded = np.floor(share * valid + 0.5)
+  return np.minimum(np.clip(rounded, 1, np.maximum(valid - 1, 1)), valid).astype(np.int32)
+
+
+@register_objective('masked')
+@dataclasses.dataclass(frozen=True)
+class MaskedDenoising(HiddenDenoising):
+  """Every valid position is hidden with probability `mask_rate`, independently of the others; one draw hides
+  all channels of a position."""
 
   mask_rate: float = dataclasses.field(kw_only=True)
 
@@ -141,19 +177,9 @@ class MaskedDenoising(Denoising):
         'between 0 and 1'
       )
 
-  @property
-  def channels(self) -> int:
-    """C of the model's input (0 for tokens), the flag channel included."""
-    return self.task.channels + (self.task.channels > 0)
-
-  def corrupt(self, inputs, targets, valid_RL, keys_R):
+  def hidden(self, valid_RL, keys_R):
     draw = lambda key: jax.random.bernoulli(key, self.mask_rate, valid_RL.shape[1:])  # noqa: E731
-    hidden_RL = jax.vmap(draw)(keys_R) & valid_RL
-    if self.task.vocabulary:
-      return jnp.where(hidden_RL, jnp.int32(self.task.inputs.mask_id), inputs), targets, hidden_RL
-    hidden_RL1 = hidden_RL[..., None]
-    seen = jnp.where(hidden_RL1, 0.0, inputs)
-    return jnp.concatenate([seen, hidden_RL1.astype(inputs.dtype)], axis=-1), targets, hidden_RL
+    return jax.vmap(draw)(keys_R) & valid_RL
 
 
 @register_objective('causal')

@@ -80,7 +80,7 @@ def resolve(config) -> RunSpec:
   sections = {name: config[name] for name in run_folder.STAGES if name in config}
   stages = {'finetune': typed(FinetuneSpec, sections['finetune'], 'finetune')}
   if regime.objective is not None:
-    stages = {'pretrain': _pretrain_spec(regime, causal, sections['pretrain'])} | stages
+    stages = {'pretrain': _pretrain_spec(regime.objective, sections['pretrain'])} | stages
   takes_part = stages['finetune'].transfer != EVERYTHING
   if takes_part and regime.objective is None and not config.model.get('weights'):
     raise FieldError(
@@ -105,13 +105,7 @@ def resolve(config) -> RunSpec:
   )
 
 
-def _pretrain_spec(regime, causal, section) -> PretrainSpec:
-  name = regime.objective
-  if getattr(get_objective(name), 'needs_causal_form', False) and not causal:
-    raise ConfigError(
-      f'regime {regime.name} pretrains on {name!r}, whose answers a bidirectional model reads off its '
-      'input; register the regime with causal=True, or set causal=true'
-    )
+def _pretrain_spec(name, section) -> PretrainSpec:
   of_every_stage = {field.name for field in dataclasses.fields(StageSpec)}
   stage = {key: value for key, value in section.items() if key in of_every_stage}
   others = {key: value for key, value in section.items() if key not in of_every_stage}
@@ -148,6 +142,11 @@ def build(run: RunSpec, stage: str) -> Built:
   task, protocol, spec = run.task, run.protocol, run.stages[stage]
   if stage == 'pretrain':
     objective = get_objective(run.regime.objective)(task, protocol, **spec.options)
+    if getattr(objective, 'needs_causal_form', False) and not run.causal:
+      raise ConfigError(
+        f'regime {run.regime.name} pretrains on {run.regime.objective!r}, whose answers a bidirectional '
+        'model reads off its input; register the regime with causal=True, or set causal=true'
+      )
   else:
     with within('finetune'):
       objective = _answers(task, protocol, spec)

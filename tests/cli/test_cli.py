@@ -311,7 +311,7 @@ def test_every_key_says_what_it_means(capsys):
   assert cli.main(['config', 'configs/image.py:model=s4', '--about']) == 0
   printed = capsys.readouterr().out
   assert re.search('^patience +0 +code +validations without improvement', printed, re.MULTILINE)
-  files = ['image.py:model=s4', 'listops.py', 'bidmc.py', 'pythia.py:task=image']
+  files = ['image.py:model=s4', 'listops.py', 'bidmc.py', 'pythia.py:task=image', 'image.py:regime=mixture']
   files += [f'image.py:model={name}' for name in rows.other_models()]
   used = {key for file in files for key in loading.keys(loading.load(f'configs/{file}'))}
   used = {key for key in used if not key.startswith('model.mixer.') or key == 'model.mixer.name'}

@@ -107,6 +107,13 @@ def test_a_list_of_one_mixer_is_that_mixer(make_model):
   jax.tree.map(np.testing.assert_array_equal, one, listed)
 
 
+def test_an_error_names_the_place_of_its_mixer(make_model):
+  with pytest.raises(ConfigError, match='which model.mixers.1.heads=3 does not divide'):
+    make_model(mixers=(PERIOD[0], PERIOD[1] | {'heads': 3}))
+  with pytest.raises(ConfigError, match='which model.mixer.heads=3 does not divide'):
+    make_model(mixer=PERIOD[1] | {'heads': 3})
+
+
 def test_operations_are_those_of_all_blocks(make_model):
   both = make_model(mixers=PERIOD, depth=4).flops(16)
   assert 2 * both == sum(make_model(mixer=mixer, depth=4).flops(16) for mixer in PERIOD)

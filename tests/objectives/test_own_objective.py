@@ -160,12 +160,12 @@ def test_what_is_not_registered_is_named(load, monkeypatch):
   with config.unlocked():
     config.regime = 'guess'
   with pytest.raises(
-    ValueError, match="no pretraining objective 'guessing'; choose one of causal, masked, unshuffle"
+    ValueError, match="no pretraining objective 'guessing'; choose one of causal, masked, mixture, "
   ):
     stages_of(resolve(config))
   with config.unlocked():
     config.regime = 'nap'
-  with pytest.raises(ValueError, match="regime is 'nap'; choose one of causal, guess, masked"):
+  with pytest.raises(ValueError, match="regime is 'nap'; choose one of causal, guess, masked, "):
     stages_of(resolve(config))
   with pytest.raises(ValueError, match='regime scratch has no pretraining'):
     build(resolve(load('scratch')), 'pretrain')

@@ -8,7 +8,8 @@ import pytest
 import lra_spt
 from data_prep.sources import stripes
 from lra_spt.config import mixers
-from lra_spt.config.regimes import REGIMES, get_regime
+from lra_spt.config.regimes import get_regime
+from lra_spt.report.runs.arm_key import REGIMES
 
 STEPS, MOMENT = 200, 'logged:finetune:144'  # between the checkpoints of 120 and 160
 SHORT = {'reformer': {'model.mixer.chunk': 8}}  # whose values are above the 24 positions of the small ListOps

@@ -35,6 +35,7 @@ STAGES = {
   's5': ('listops.py:model=s5,regime=masked', 'pretrain', 1, STATE_SPACE | {'model.mixer.blocks': 2}),
   'lru': ('image.py:model=lru,regime=scratch', 'finetune', 1, STATE_SPACE),
   'longconv': ('listops.py:model=longconv,regime=masked', 'pretrain', 1, SIZES),
+  'mixture': ('listops.py:model=transformer_rotary,regime=mixture', 'pretrain', 2, TRANSFORMER),
   'hybrid': ('listops.py:model=lru-attention,regime=masked', 'pretrain', 2, HYBRID),
 }
 # A size of a parameter that FSDP gathers: of the gated output, or of S5's narrower gate; else feed-forward's.
@@ -46,6 +47,7 @@ CASES = [
   *(
     pytest.param(*case, marks=pytest.mark.slow)
     for case in (
+      ('mixture', (2, 4, 1)),
       ('transformer', (2, 4, 1)),
       ('transformer', (8, 1, 1)),
       ('transformer', (1, 8, 1)),
