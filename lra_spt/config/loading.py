@@ -218,7 +218,8 @@ def check_whole(config, what: str = 'The config') -> None:
     elif not isinstance(config[key], ConfigDict):
       raise ConfigError(f'{what} has {config[key]!r} as {key}, but {key} is a section: give its keys.')
   causal = get_regime(config.regime).causal or config.causal
-  for mixer in (config.model.get('mixer'), *dict(config.model.get('mixers') or {}).values()):
+  one, several = config.model.get('mixer'), config.model.get('mixers')
+  for mixer in (one, *(several.values() if isinstance(several, ConfigDict) else ())):
     if isinstance(mixer, ConfigDict):
       mixers.check_form(mixer.get('name', ''), causal)
 

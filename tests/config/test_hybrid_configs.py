@@ -47,9 +47,10 @@ def test_a_list_in_a_config_file_is_the_same_run():
   dotted = {f'model.mixers.{i}.{key}': value for i in (0, 1) for key, value in mixers[i].items()}
   assert listed == loading.from_sources(ours=dotted)
   config = lra_spt.load_config('configs/demo.py:model=s4-attention')
-  assert resolve(config.to_dict() | {'model': {**config.model.to_dict(), 'mixers': mixers}}).model.mixers == (
-    tuple(mixers)
-  )
+  other = lambda mixers: config.to_dict() | {'model': {**config.model.to_dict(), 'mixers': mixers}}  # noqa: E731
+  assert resolve(other(mixers)).model.mixers == tuple(mixers)
+  with pytest.raises(ConfigError, match=r"model.mixers\[0\] takes dict, not 's4'"):
+    resolve(other(['s4', 'attention']))
 
 
 @pytest.mark.parametrize(
