@@ -84,3 +84,16 @@ def test_layers_without_kernels_or_weights_are_left_out(workdir, capsys):
   for heading, there in (('Attention, layer', 2), ('Kernel, layer', 1)):
     assert [f'{heading} {layer}' in page for layer in (1, 2)] == [layer == there for layer in (1, 2)]
   assert 's4-attention' in page
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_also_on_other_devices(train, trajectory, tmp_path):
+  flags, options = ['--config.model.depth=4'], {'argument': 'model=s4-attention,regime=masked'}
+  train(tmp_path / 'whole', *flags, **options)
+  for name, moment, devices in (('same', 'logged:finetune:11', 2), ('other', 'logged:pretrain:11', 4)):
+    train(tmp_path / name, *flags, killed_at=moment, **options)
+    train(tmp_path / name, *flags, devices=devices, **options)
+  whole, same, other = (trajectory(tmp_path / name) for name in ('whole', 'same', 'other'))
+  assert same == whole
+  losses = [[line['loss'] for lines in run.values() for line in lines] for run in (whole, other)]
+  np.testing.assert_allclose(*losses, rtol=1e-3)
