@@ -96,10 +96,8 @@ def arguments(arg: str, **options) -> types.SimpleNamespace:
     if isinstance(options[key], tuple) and chosen[key] not in options[key]:
       close = nearest(text, options[key])
       close += IMPORT_FIRST if key in ('model', 'regime', 'task') else ''
-      raise ConfigError(
-        f'The config argument {key}={text} is unknown: choose one of {config_values.listed(options[key])}.'
-        f'{close}'
-      )
+      known = '`lra-spt list models`' if key == 'model' else config_values.listed(options[key])
+      raise ConfigError(f'The config argument {key}={text} is unknown: choose one of {known}.{close}')
   return types.SimpleNamespace(**chosen)
 
 

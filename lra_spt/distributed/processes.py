@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import os
 import pathlib
 import re
@@ -28,6 +29,7 @@ MEETING = 3600_000  # ms; the heartbeat ends a process earlier if another one is
 _asked_to_end = threading.Event()
 _busy = ''
 _meetings = itertools.count()  # makes names of barriers unique
+_answers = itertools.count()  # makes names of answers unique
 _questions = itertools.count()  # jax numbers the points at which all can stop
 
 
@@ -161,16 +163,21 @@ def agreed(value: int, what: str, advice='give a --workdir on a file system that
 
 def first_says(answer: bool) -> bool:
   """The answer of the first process, for questions that depend on a clock or a file."""
-  if jax.process_count() == 1:
-    return bool(answer)
-  return bool(multihost_utils.broadcast_one_to_all(np.bool_(answer)))
+  return bool(first_chooses([bool(answer)])[0])
 
 
 def first_chooses(numbers: list, dtype=np.int32) -> list:
-  """The numbers of the first process; every process must have equally many."""
+  """The numbers of the first process, as `dtype` holds them.
+
+  They go through the service that joined the processes and need no devices: training asks while steps are in
+  flight, and on CPUs two programs that need all processes can wait for each other for ever.
+  """
   if jax.process_count() == 1 or not numbers:
     return numbers
-  return multihost_utils.broadcast_one_to_all(np.array(numbers, dtype)).tolist()
+  client, key = distributed.global_state.client, f'lra_spt/answer/{next(_answers)}'
+  if is_first():
+    client.key_value_set(key, json.dumps(np.array(numbers, dtype).tolist()))
+  return json.loads(client.blocking_key_value_get(key, MEETING))
 
 
 def any_says(answer: bool) -> bool:

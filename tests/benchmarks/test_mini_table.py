@@ -62,8 +62,8 @@ def test_models_by_name():
   assert [cell for cell in one.cells if 'DLR' in cell.row] == [c for c in table.cells if 'DLR' in c.row]
   (job,) = study.jobs(one, seeds=(2,), only={'model': 'mamba2', 'task': 'text_mini', 'regime': 'masked'})
   assert job.config.model.mixer.name == 'mamba2'
-  with pytest.raises(ConfigError, match='model=mamba3 is unknown: .* Did you mean mamba'):
-    study.jobs(study.load(f'{MINI}:models=mamba3'))
+  with pytest.raises(ConfigError, match='model=mamba9 is unknown: .* Did you mean mamba'):
+    study.jobs(study.load(f'{MINI}:models=mamba9'))
   with pytest.raises(ConfigError, match='part=longer searches no learning rates'):
     study.load(f'{MINI}:part=longer,models=mamba2')
 

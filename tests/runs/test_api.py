@@ -375,10 +375,10 @@ def test_another_score_than_that_of_the_result_is_said(undisturbed, finetuned, t
 def test_an_accuracy_of_groups_has_their_interval():
   """2 of 4 patients, with all 25 of their windows: Wilson's for 4 answers, with t of 3, not for 100."""
   group_N = np.repeat(np.arange(4), 25)
-  arrays = {'label': np.ones(100, int), 'prediction': (group_N < 2).astype(int)}
+  arrays = {'index': np.arange(100), 'label': np.ones(100, int), 'prediction': (group_N < 2).astype(int)}
   run = types.SimpleNamespace(
     built=types.SimpleNamespace(objective=types.SimpleNamespace(selection=('accuracy', 'max'))),
-    task=types.SimpleNamespace(groups=types.SimpleNamespace(name='patients')),
+    task=types.SimpleNamespace(groups=types.SimpleNamespace(name='patients'), per_position=False),
     step=7,
   )
   metrics = {'accuracy': 0.5, 'examples': 100}

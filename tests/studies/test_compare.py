@@ -4,6 +4,7 @@ import json
 import types
 
 import pytest
+from ml_collections import ConfigDict
 
 from benchmarks import compare_runs
 from lra_spt.cli import main
@@ -142,7 +143,7 @@ def test_baselines_that_are_missing_are_named(tmp_path):
 
 def test_sizes():
   """Depth comes first, then width; costs grow linearly with depth, and with the square of width."""
-  values = types.SimpleNamespace(width=64, feed_forward=128)
+  values = ConfigDict({'width': 64, 'feed_forward': 128})
 
   def cost(size, of_block=30_000, of_rest=5_000):
     width = size.get('model.width', 64)

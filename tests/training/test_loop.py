@@ -274,6 +274,10 @@ def test_so_many_training_examples_are_evaluated(make_stage, monkeypatch, tmp_pa
     def part(self, fraction):
       return Train(self[: int(fraction * len(self))])
 
+    @property
+    def labelled(self):
+      return self
+
   data = {'train': Train(range(200)), 'validation': stage.validation}
   built = dataclasses.replace(
     stage.built, runtime=dataclasses.replace(stage.loop, training_examples=count, placement='host')
