@@ -100,7 +100,8 @@ def compare(lines, expected):
 def test_two_processes_see_the_batches_of_one(undisturbed, continued, trajectory):
   ((name, lines),) = continued[1].items()
   compare(lines, trajectory(undisturbed)[name][: len(lines)])
-  assert lines[-1]['step'] == 11
+  # The first process waits for no other one to log, so it may be a step ahead of the one that was killed.
+  assert lines[-1]['step'] in (11, 12)
 
 
 def test_one_process_goes_on_where_two_stopped(undisturbed, continued, trajectory):
