@@ -64,8 +64,11 @@ class MixerSpec:
     return tuple(dataclasses.replace(self, place=place) for place in range(len(self.model.period)))
 
   def make(self, rngs: nnx.Rngs, layer: int | jax.Array = 0) -> nnx.Module:
-    """Builds the mixer of layer number `layer`, from 0. Raises the errors of `make_mixer`; where mixers take
-    turns, they name its place."""
+    """Builds the mixer of layer number `layer`, from 0.
+
+    Raises:
+      ConfigError: as `make_mixer`; where mixers take turns, it names the place of this one.
+    """
     try:
       return self._make(rngs, layer)
     except ConfigError as error:
