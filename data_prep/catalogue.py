@@ -339,11 +339,8 @@ def published_counts(task: Task) -> dict[str, int] | None:
   if entry is None or not entry.counts:
     return None
   groups = entry.groups.get(task.dataset)
-  stored = {
-    'counts': {'train': sum(groups)} if groups else entry.counts,
-    'groups': {'train': groups},
-    'source': entry.name,
-  }
+  counts = {'train': sum(groups)} if groups else entry.counts
+  stored = {'counts': counts, 'groups': {'train': groups}, 'source': entry.name}
   try:
     parts = splits.split_positions(task.splits, stored)
   except (KeyError, DataError):  # the set has no such file, or the sizes of its groups are unknown
@@ -382,11 +379,10 @@ def find(name: str, own: str | None = None) -> Entry:
 
 def _sequences(task):
   """The entry of a set of `lra_spt.data.generated`."""
-  generator = Maker(
-    Lazy('sources.sequences', 'prepare_sequences'), ('examples', 'seed'), {'dataset': task.name}
-  )
-  counts = {'train': 20_000, 'validation': 1_000, 'test': 2_000, **{split: 1_000 for split, _ in task.longer}}
-  return Entry(task.name, generator=generator, counts=counts, cost=Cost(stored=2 * task.length, seconds=2e-4))
+  make = Lazy('sources.sequences', 'prepare_sequences')
+  generator = Maker(make, ('examples', 'seed'), {'dataset': task.name})
+  counts, cost = generated.counts_of(task), Cost(stored=2 * task.length, seconds=2e-4)
+  return Entry(task.name, generator=generator, counts=counts, cost=cost)
 
 
 def _own(kind, name):
@@ -398,8 +394,6 @@ def _own(kind, name):
   entry, made_by, task = _OWN[kind](name), owner(name), TASKS.get(name)
   if (task and task.dataset != name) or generated.parts_of(name):
     raise ConfigError(f'{name!r} is a task that reads another set; give yours another --name.')
-  if made_by is None:
-    return entry
-  if made_by.importer is None or made_by.importer != entry.importer:
+  if made_by is not None and made_by.importer != entry.importer:
     raise ConfigError(f'There is already a set {name!r} of another kind; give yours another --name.')
-  return made_by
+  return made_by or entry

@@ -24,9 +24,7 @@ from lra_spt.data import generated, tokenizers
 from lra_spt.data.generated import KEYS, SPECIAL, SYMBOLS, VALUES
 from lra_spt.data.parts import UNLABELLED
 
-COUNTS = {'train': 20_000, 'validation': 1_000, 'test': 2_000}
-OF_LONGER = 1_000  # examples of a longer test split
-_FILES = (*COUNTS, 'test_2x', 'test_4x')
+_FILES = (*generated.COUNTS, 'test_2x', 'test_4x')
 _POWER = 0.01
 
 
@@ -109,8 +107,7 @@ def prepare_sequences(data_dir, *, dataset: str, examples: int | None = None, se
     The folder of the set. Raises what `builders.prepare_set` raises.
   """
   task = generated.task_of(dataset)
-  sizes = COUNTS | ({} if examples is None else {'train': examples})
-  sizes |= {split: OF_LONGER for split, _ in task.longer}
+  sizes = generated.counts_of(task) | ({} if examples is None else {'train': examples})
   names = map(str, range(task.vocabulary - SPECIAL))
 
   def read(file):

@@ -16,6 +16,7 @@ from lra_spt.errors import ConfigError
 SPECIAL = 4  # ids 0 to 3: <mask>, <pad>, <unk>, <eos>
 KEYS = VALUES = 64  # of recall
 SYMBOLS = 16  # of copying and induction
+COUNTS = {'train': 20_000, 'validation': 1_000, 'test': 2_000}  # examples; each longer test split has 1,000
 GROUPS = {'parity': 2, 's3': 6, 'a5': 60}  # elements of the groups of state tracking
 
 
@@ -142,3 +143,8 @@ def task_of(name: str) -> Task | None:
   """The task of a name such as 'recall_16'; None for another name. Raises as `parts_of`."""
   parts = parts_of(name)
   return parts and FAMILIES[parts[0]].make(name, parts[1])
+
+
+def counts_of(task: Task) -> dict[str, int]:
+  """{file: examples} of the whole set of a task."""
+  return COUNTS | {split: 1_000 for split, _ in task.longer}
