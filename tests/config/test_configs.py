@@ -311,7 +311,7 @@ def test_targets_of_bidmc_have_the_published_schedule():
   [
     (
       'image.py:model=transformer_rotry',
-      'one of transformer, transformer_rotary.* Did you mean transformer_',
+      'one of `lra-spt list models`. Did you mean transformer_',
     ),
     ('image.py:model=s4_rand', 'Did you mean s4_random'),
     ('image.py:regime=mask', 'choose one of masked, scratch, causal'),
