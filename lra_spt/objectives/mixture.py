@@ -94,7 +94,7 @@ class Mixture(Denoising):
     return result
 
   def _made(self, part, inputs, targets, valid_RL, keys_R):
-    """What a part makes of the batch; its flag channel is 0 if it has none."""
+    """Corrupts the batch as a part does; its flag channel is 0 if the part has none."""
     inputs, targets, counted_RL = part.corrupt(inputs, targets, valid_RL, keys_R)
     if missing := self.channels - part.channels:
       inputs = jnp.pad(inputs, ((0, 0), (0, 0), (0, missing)))

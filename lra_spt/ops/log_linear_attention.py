@@ -101,7 +101,7 @@ def _scales_of_pairs(c_BCTGRJ):
 
 
 def _of_other_chunks(q, k, v, g, c, reverse):
-  """What queries read of the blocks in earlier chunks."""
+  """The sums that queries read from the blocks in earlier chunks."""
   chunks, size = q.shape[1:3]
   since, until = sums_of_decays(g)
   state = product('bcsgn,bcsgrp->bcgrnp', k, (v.astype(jnp.float32) * jnp.exp(until)).astype(v.dtype))

@@ -91,7 +91,7 @@ def _line(folder, workdir, curves):
 
 
 def _dtype(label):
-  """Of stored answers: classes, or numbers for a regression and probabilities of several labels."""
+  """The dtype of stored answers: classes, or numbers for a regression and probabilities of several labels."""
   return np.uint8 if label.dtype.kind == 'i' else '<f4'
 
 
