@@ -2,16 +2,15 @@
 Hatamizadeh 2024, arXiv 2412.06464; the first author's code: `fla-org/flash-linear-attention`, commit bc3b101,
 `fla/layers/gated_deltanet.py`)."""
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from lra_spt.models.delta import DeltaMixer
+from lra_spt.models.mixers.gated_deltaproduct import GatedDeltaProduct
 from lra_spt.models.registry import Positive, register_mixer
 
 
 @register_mixer('gated_deltanet')
-class GatedDeltaNet(DeltaMixer):
+class GatedDeltaNet(GatedDeltaProduct):
   """[q, k, v, z, e, d] = W_i u; [q, k, v] = silu(conv([q, k, v])), then q and k divided by their norms, and
   q by sqrt(N); b = sigmoid(e), a = exp(-exp(A) softplus(d + c)); then for each of H heads
 
@@ -52,28 +51,18 @@ class GatedDeltaNet(DeltaMixer):
     ssm_lr: float = 0.0,
     dtype=jnp.float32,
   ):
-    del length, protocol  # the recurrence knows no length, and nothing departs from good practice
-    self.largest = 2.0 if negative else 1.0
     super().__init__(
       width,
+      length=length,
       causal=causal,
+      protocol=protocol,
       rngs=rngs,
       heads=heads,
+      factors=1,
       expand_k=expand_k,
       expand_v=expand_v,
       taps=taps,
-      sizes=(round(expand_v * width), heads, heads),
+      negative=negative,
+      ssm_lr=ssm_lr,
       dtype=dtype,
     )
-    # The published range starts at 0, where the logarithm has no value.
-    self._make_decay(rngs, heads, 1e-4, ssm_lr)
-
-  def gates(self, z_BLE, e_BLH, d_BLH):
-    return [z_BLE, self.largest * jax.nn.sigmoid(e_BLH), d_BLH]
-
-  def rule(self, k_BLHN, v_BLHP, gates, direction):
-    _, beta_BLH, d_BLH = gates
-    return k_BLHN, v_BLHP, self.log_decay(d_BLH, direction), beta_BLH, None
-
-  def gated(self, y_BLE, gates):
-    return y_BLE * jax.nn.silu(gates[0])
