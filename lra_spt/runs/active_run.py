@@ -119,7 +119,9 @@ def prepare_stages(runs: list[ActiveRun], planned: planning.Plan, store, say) ->
   common = normalised(planned.stages, planned.data['train'])
   for each in runs:
     for name, built in common.items():
-      each.stages[name] = dataclasses.replace(built, seed=each.spec.seed, spec=each.spec.stages[name])
+      # The plan has cut the batches of a smoke run.
+      spec = dataclasses.replace(each.spec.stages[name], batch_size=built.spec.batch_size)
+      each.stages[name] = dataclasses.replace(built, seed=each.spec.seed, spec=spec)
     each.start = planned.weights and planned.weights.start
     each.folders = run_folder.stage_folders(each.workdir, each.identity)
     if each.taken is not None:

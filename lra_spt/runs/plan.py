@@ -17,7 +17,8 @@ from lra_spt.runs.build import RunSpec, build, stages_of, stored_run
 from lra_spt.runs.stage import Built
 from lra_spt.training.checkpoints import weights
 
-SMOKE_POSITIONS = 2**18  # of a split that a smoke run evaluates: 256 images of 1,024 pixels
+# The positions of a smoke run: of a training step, and of a split that is evaluated.
+SMOKE_STEP, SMOKE_SPLIT = 2**11, 2**14  # 2 and 16 images of 1,024 pixels
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,11 +53,12 @@ def plan(spec: RunSpec, pretrained=None, *, resumed: bool = False, members: int 
     resumed: the run was planned before, so that its mixer has been checked.
     members: the number of runs that train together.
   """
-  stages = stages_of(spec)
   mesh = sharding.mesh_of(spec.runtime, members)
   data = examples_lib.open_splits(spec.task, spec.runtime.data_dir)
-  if loading.is_short(spec.values):  # evaluation would take minutes where training takes seconds
+  if loading.is_short(spec.values):  # some configs would take minutes for a step
+    spec = _small_batches(spec, mesh)
     data = {split: part if split == 'train' else _some(part, spec) for split, part in data.items()}
+  stages = stages_of(spec)
   for built in stages.values():
     built.check(mesh, data, mixer=not resumed)
   taken = None if pretrained is None else TakenPretraining.of(pretrained, spec, data['train'])
@@ -72,9 +74,22 @@ def plan(spec: RunSpec, pretrained=None, *, resumed: bool = False, members: int 
   return Plan(stages, mesh, data, taken, loaded)
 
 
+def _small_batches(spec: RunSpec, mesh) -> RunSpec:
+  """Cuts batches to SMOKE_STEP positions, but not below an example per device and microbatch."""
+  rows = max(SMOKE_STEP // (spec.task.length * spec.task.documents), 1)
+  shards = sharding.row_shards(mesh) * spec.runtime.microbatches
+  rows = shards * -(-rows // shards)
+  stages = {
+    name: dataclasses.replace(stage, batch_size=rows) if rows < stage.batch_size else stage
+    for name, stage in spec.stages.items()
+  }
+  return dataclasses.replace(spec, stages=stages)
+
+
 def _some(split: examples_lib.Examples, spec: RunSpec) -> examples_lib.Examples:
-  """Examples of at most SMOKE_POSITIONS positions together, but a batch at least."""
-  count = max(SMOKE_POSITIONS // spec.task.length, *(stage.batch_size for stage in spec.stages.values()), 1)
+  """Examples of at most SMOKE_SPLIT positions together, but a batch at least."""
+  count = SMOKE_SPLIT // (spec.task.length * spec.task.documents)
+  count = max(count, *(stage.batch_size for stage in spec.stages.values()))
   return split.part(min(1.0, (count + 0.5) / len(split)))  # of which `part` takes the whole ones
 
 

@@ -217,11 +217,26 @@ def test_finetuning_that_may_not_fit_is_told_before_pretraining(tiny_config, mon
   assert remark().endswith('continue with more devices')
 
 
+def test_a_smoke_run_has_small_batches(tiny_config, tiny_data, monkeypatch):
+  overrides = {'runtime.data_dir': str(tiny_data), 'finetune.batch_size': 48}
+  config = loading.load(f'{tiny_config}:regime=masked', overrides)
+  loading.shorten(config)
+  monkeypatch.setattr(planning, 'SMOKE_STEP', 9 * 24)
+  for devices, rows in ((1, 9), (2, 10), (8, 16)):
+    with config.unlocked():
+      config.runtime.devices = devices
+    spec = resolve(config)
+    stages = planning.plan(spec).stages
+    assert {name: built.spec.batch_size for name, built in stages.items()} == {
+      name: min(rows, stage.batch_size) for name, stage in spec.stages.items()
+    }
+
+
 def test_a_smoke_run_evaluates_a_part(tiny_config, tiny_data, monkeypatch):
   config = loading.load(f'{tiny_config}:regime=scratch', {'runtime.data_dir': str(tiny_data)})
   whole = planning.plan(resolve(config)).data
   loading.shorten(config)
-  monkeypatch.setattr(planning, 'SMOKE_POSITIONS', 18 * 24)
+  monkeypatch.setattr(planning, 'SMOKE_SPLIT', 18 * 24)
   short = planning.plan(resolve(config)).data
   assert {split: len(part) for split, part in short.items()} == {
     'train': len(whole['train']),
