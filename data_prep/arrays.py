@@ -1,4 +1,4 @@
-"""Arrays of .npz and .npy files. Inputs are read piece by piece, so they may be larger than memory."""
+"""Arrays of files, here .npz and .npy. Inputs are read piece by piece, so they may be larger than memory."""
 
 import contextlib
 import dataclasses
@@ -86,7 +86,7 @@ class Stored:
   def _read(self, bounds, order=None):
     ends = (np.asarray(bounds) * self.dtype.itemsize).tolist()
     with _naming_damage(self.path), self.opened() as file:
-      start = file.tell()
+      start = file.tell() if order is not None else 0
       for n in range(len(ends) - 1) if order is None else order.tolist():
         if order is not None:
           file.seek(start + ends[n])
@@ -174,5 +174,6 @@ def _opened_npy(path):
 
 
 def _naming_damage(path):
-  kind = f'{path.suffix} file of plain arrays' if path.suffix == '.npz' else '.npy file of a plain array'
+  kinds = {'.npz': '.npz file of plain arrays', '.npy': '.npy file of a plain array'}
+  kind = kinds.get(path.suffix, f'{path.suffix} file')
   return zips.naming_damage(f'{path} is not a readable {kind}', 'save it again')

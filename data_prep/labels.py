@@ -72,15 +72,14 @@ def of_file(arrays: dict[str, np.ndarray], path) -> np.ndarray:
   labels = arrays['labels']
   if labels.shape[:1] == (0,):
     raise DataError(f'{path} has no examples; give it some, or leave the file out.')
-  positions = arrays['inputs'].shape[:2]  # [N, L] or [all tokens]
-  tokens_in_a_row = (
-    'offsets' in arrays and labels.shape == positions and labels.size != len(arrays['offsets']) - 1
-  )
+  in_a_row = 'offsets' in arrays
+  positions = arrays['inputs'].shape[: 1 if in_a_row else 2]  # [all positions] or [N, L]
+  of_a_row = in_a_row and labels.shape == positions and labels.size != len(arrays['offsets']) - 1
   if labels.ndim == 2 and labels.dtype == bool:
     return labels
   if labels.ndim == 2 and labels.dtype.kind == 'f' and labels.shape[1]:
     return _real(labels[:, 0] if labels.shape[1] == 1 else labels, path)
-  if labels.ndim == 2 or tokens_in_a_row:
+  if labels.ndim == 2 or of_a_row:
     if labels.dtype.kind not in 'iu' or labels.shape != positions:
       raise DataError(
         f'{path}: labels are {_kind(labels)} and inputs {_kind(arrays["inputs"])}; give each position a '

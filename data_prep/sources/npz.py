@@ -1,15 +1,16 @@
-"""A set of your own from NumPy's files: train.npz and, optionally, validation.npz and test.npz.
+"""A set of your own from files: train.npz and, optionally, validation.npz and test.npz, or Parquet or Arrow.
 
 In the place of a file there may be a folder (train, validation, test) with the same arrays as `inputs.npy`,
-`labels.npy` and so on, or with several .npz files, the parts of the whole, in the order of their names.
+`labels.npy` and so on, or with several files of one kind, the parts of the whole, in the order of their
+names.
 
 Every file holds `labels`, of one of these kinds:
 
 - classes: whole numbers 0 to classes - 1, [N];
 - a regression: real numbers, [N], or [N, K] of several dimensions;
 - several labels: true or false, bool [N, K];
-- classes of positions: whole numbers [N, L], with -1 where a position does not count, or [all tokens] of
-  concatenated token ids.
+- classes of positions: whole numbers [N, L], with -1 where a position does not count, or [all positions] in a
+  row.
 
 Training examples may have no label: -1 for classes, NaN for a regression, -1 at all positions. Pretraining
 reads them, finetuning does not. Inputs have one of three forms:
@@ -17,8 +18,9 @@ reads them, finetuning does not. Inputs have one of three forms:
 - values: `inputs`, uint8, int16 or float32 [N, L] or [N, L, C]; optionally `lengths`, [N], of which example n
   has the first lengths[n] positions (bytes and int16 then have the shape [N, L, C], also for one channel);
 - token ids: `inputs`, whole numbers [N, L], and `lengths`, [N], of which row n holds the first lengths[n];
-- concatenated token ids: `inputs`, [all tokens], and `offsets`, [N + 1]: example n is
-  inputs[offsets[n]:offsets[n + 1]].
+- token ids in a row: `inputs`, [all tokens], and `offsets`, [N + 1]: example n is
+  inputs[offsets[n]:offsets[n + 1]];
+- values in a row: likewise, with `inputs` [all positions, C]. If all examples have one length, the set has.
 
 Optionally, `groups`, [N], gives every example a whole number; examples with the same number belong together,
 such as the recordings of one patient. They are stored one after another, a task with splits='grouped' keeps
@@ -27,8 +29,14 @@ them in one split, and confidence intervals count groups. All examples of a grou
 Ids 0 and 1 are `<mask>` and `<pad>` and occur in no input; 2 and 3 are meant for `<unk>` and `<eos>`.
 train.npz may name all ids with `vocabulary`, an array of strings.
 
+Files of Parquet (.parquet) and Arrow (.arrow, the format of files) have a row per example, and the columns
+`inputs`, `labels` and optionally `groups`. Inputs are lists, which may differ in length: of uint8, int16 or
+float32 they are values, or lists of C values per position; of other whole numbers they are token ids. Labels
+are numbers, where a missing one is an example without a label, or lists as above.
+
 Inputs may be larger than memory, everything else is read into it. Two kinds of inputs have to fit as well:
-arrays in the order of Fortran, and those of a .npz file with groups that are not one after another.
+arrays in the order of Fortran, and those whose groups are not one after another, in a file other than .npy.
+Of Arrow, one batch of the file has to fit.
 
     np.savez('raw/train.npz', inputs=x_NL, labels=y_N)
     lra-spt prepare npz --name waves --raw_dir raw --data_dir data
@@ -48,7 +56,7 @@ from lra_spt.errors import DataError, MissingFile, counted, touching
 
 
 def _load(paths, dataset):
-  parts = {file: npz_files.read_any(path) for file, path in paths.items()}
+  parts = npz_files.of_one_length({file: npz_files.read_any(path) for file, path in paths.items()})
   train = parts['train']
   npz_files.check_alike({paths[file]: part for file, part in parts.items()})
   npz_files.check_groups(parts, paths)
@@ -136,33 +144,41 @@ def prepare_npz(data_dir, *, dataset: str, raw_dir):
   Args:
     data_dir: folder for prepared sets.
     dataset: name of the set.
-    raw_dir: folder of train.npz and, optionally, validation.npz and test.npz, or of such folders.
+    raw_dir: folder of train.npz and, optionally, validation.npz and test.npz, or of files of another kind or
+      folders in their place.
 
   Returns:
     The folder of the set.
 
   Raises:
-    MissingFile: there is no train.npz.
-    DataError: there are other .npz files, which would be ignored, or a file and a folder of one name.
+    MissingFile: there is no train.npz, nor anything in its place.
+    DataError: there are other such files, which would be ignored, or two of one name.
     UserError: as for `npz_files.read_any` and `builders.prepare_set`, or the files do not fit together.
   """
   raw = pathlib.Path(raw_dir).expanduser()
   paths = {}
   with touching(raw, 'read'):
     others = sorted(
-      {path.name for path in raw.glob('*.npz')} - {f'{file}.npz' for file in builders.FILE_ORDER}
+      path.name
+      for path in raw.glob('*')
+      if path.suffix in npz_files.SUFFIXES and path.stem not in builders.FILE_ORDER
     )
     for file in builders.FILE_ORDER:
-      there = [path for path in (raw / f'{file}.npz', raw / file) if path.exists()]
-      if len(there) == 2:
-        raise DataError(f'{raw} holds {file}.npz and the folder {file}; move one of the two away.')
+      names = [*(f'{file}{suffix}' for suffix in npz_files.SUFFIXES), file]
+      there = [raw / name for name in names if (raw / name).exists()]
+      if len(there) > 1:
+        what = '' if there[1].suffix else 'the folder '
+        raise DataError(f'{raw} holds {there[0].name} and {what}{there[1].name}; move one of the two away.')
       if there:
         paths[file] = there[0]
   if 'train' not in paths:
     raise MissingFile(f'There is no {raw / "train.npz"}; save inputs and labels there with numpy.savez.')
   if others:
     names = ', '.join(f'{file}.npz' for file in builders.FILE_ORDER)
-    raise DataError(f'{raw} holds {", ".join(others)}, which is not read; its files are called {names}.')
+    raise DataError(
+      f'{raw} holds {", ".join(others)}, which is not read; its files are called {names}, or .parquet or '
+      '.arrow.'
+    )
   checksums = {}
   for file, path in paths.items():
     names = npz_files.names_in(path)

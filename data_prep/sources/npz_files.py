@@ -1,11 +1,11 @@
-"""One .npz file of a user, or a folder in its place; `data_prep.sources.npz` describes what they hold."""
+"""One file of a user, or a folder in its place; `data_prep.sources.npz` describes what they hold."""
 
 import dataclasses
 import pathlib
 
 import numpy as np
 
-from data_prep import arrays, raw_files
+from data_prep import arrays, arrow_files, raw_files
 from data_prep import labels as labels_lib
 from lra_spt.data import tokenizers
 from lra_spt.data.parts import UNLABELLED
@@ -13,6 +13,7 @@ from lra_spt.errors import DataError, touching
 
 KEYS = ('inputs', 'labels', 'lengths', 'offsets', 'groups', 'vocabulary')
 DTYPES = ('uint8', 'int16', 'float32')
+SUFFIXES = ('.npz', *arrow_files.SUFFIXES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,10 +21,12 @@ class Part:
   """The content of one file, or of a folder in its place.
 
   Attributes:
-    inputs: values [N, L] or [N, L, C], token ids [N, L], or all token ids concatenated [tokens].
+    inputs: values [N, L] or [N, L, C], token ids [N, L], or all examples in a row: token ids [tokens], values
+      [positions] or [positions, C].
     bounds: int64 [N + 1]: example n has the elements bounds[n] to bounds[n + 1] of the inputs.
-    labels: see `labels.of_file`; of positions int32 [N, L] or, with the elements of `bounds`, [tokens].
-    lengths: positions of each example, int64 [N]; None if they are those of `bounds`.
+    row: the shape of an example before it is cut to its length: (L,) or (L, C), with -1 for L in a row.
+    labels: see `labels.of_file`; of positions int32 [N, L] or, in a row, [positions].
+    lengths: positions of each example, int64 [N]; None if all have L, or they are tokens in a row.
     groups: int64 [N], equal for examples that belong together; None if the file has none.
     vocabulary: names of token ids, if the file has them.
     largest: the largest token id; 0 for values.
@@ -33,6 +36,7 @@ class Part:
 
   inputs: arrays.Stored
   bounds: np.ndarray
+  row: tuple[int, ...]
   labels: np.ndarray
   lengths: np.ndarray | None
   groups: np.ndarray | None
@@ -52,14 +56,6 @@ class Part:
   def label_width(self) -> int:
     """K of labels [N, K] that are no labels of positions, else 0."""
     return self.labels.shape[1] if self.labels.ndim == 2 and not self.per_position else 0
-
-  @property
-  def row(self) -> tuple[int, ...]:
-    """The shape of one example before it is cut to its length: (L,) or (L, C), with -1 for L of tokens."""
-    if self.largest:
-      return (-1,)
-    length, channels = (*self.inputs.shape[1:], 1)[:2]
-    return (length,) if channels == 1 and self.lengths is None else (length, channels)
 
   @property
   def kind(self) -> str:
@@ -101,7 +97,8 @@ class Part:
   def _of_positions(self, n):
     """The labels of the positions of example n."""
     if self.labels.ndim == 1:
-      return self.labels[self.bounds[n] : self.bounds[n + 1]]
+      begin, end = self.bounds[n : n + 2] // (1 if self.largest else self.inputs.width)
+      return self.labels[begin:end]
     return self.labels[n] if self.lengths is None else self.labels[n, : self.lengths[n]]
 
 
@@ -109,7 +106,7 @@ def read(path: pathlib.Path) -> Part:
   """Reads and checks one file, or a folder of .npy files; all of it but the inputs stays in memory.
 
   Raises:
-    DataError: it is no .npz file, or its arrays are not those of this module's docstring; the message names
+    DataError: it is no such file, or its arrays are not those of this module's docstring; the message names
       the file, the array and, if possible, the example.
     FileAccessError: it cannot be read.
   """
@@ -119,12 +116,17 @@ def read(path: pathlib.Path) -> Part:
   if vocabulary.ndim != 1 or vocabulary.dtype.kind != 'U':
     raise DataError(f'{path}: vocabulary is {_kind(vocabulary)}; make it a row of strings.')
   lengths, largest = None, 0
-  if 'lengths' in found and (inputs.ndim == 3 or inputs.dtype.kind == 'f'):
+  if 'offsets' in found and (inputs.dtype.kind == 'f' or (inputs.ndim == 2 and inputs.dtype.name in DTYPES)):
+    bounds = _values_in_a_row(inputs, path, found['offsets']) * inputs.width
+    lengths, row = np.diff(bounds) // inputs.width, (-1, inputs.width)
+  elif 'lengths' in found and (inputs.ndim == 3 or inputs.dtype.kind == 'f'):
     lengths = _values(inputs, path, found['lengths'])
+    row = (*inputs.shape[1:], 1)[:2]
   elif 'lengths' in found or 'offsets' in found:
-    lengths, bounds, largest = _tokens(found, path)
+    (lengths, bounds, largest), row = _tokens(found, path), (-1,)
   else:
     _values(inputs, path)
+    row = inputs.shape[1:2] if inputs.shape[2:] in ((), (1,)) else inputs.shape[1:]
   if 'offsets' not in found:
     bounds = np.arange(len(inputs) + 1) * inputs.width
   count = len(bounds) - 1
@@ -133,11 +135,11 @@ def read(path: pathlib.Path) -> Part:
   if labels.dtype != np.int32 and count != len(labels):
     raise DataError(f'{path} has {count:,} inputs, but {len(labels):,} labels; give every input one label.')
   groups = _groups(found.get('groups'), count, path)
-  return Part(inputs, bounds, labels, lengths, groups, tuple(vocabulary.tolist()), largest)
+  return Part(inputs, bounds, row, labels, lengths, groups, tuple(vocabulary.tolist()), largest)
 
 
 def read_any(path: pathlib.Path) -> Part:
-  """Reads and checks a .npz file, a folder of .npy files, or a folder of .npz files, one after another.
+  """Reads and checks a file, a folder of .npy files, or a folder of other files, one after another.
 
   Raises:
     DataError: the files of a folder differ in form, or see `read` and `names_in`.
@@ -165,21 +167,21 @@ def read_any(path: pathlib.Path) -> Part:
 
 
 def names_in(path: pathlib.Path) -> list[str]:
-  """The names of the files in a folder, all .npy or all .npz; none for a path that ends in .npz.
+  """The names of the files in a folder, all of one kind; none for a path that is a file by its name.
 
   Raises:
     DataError: there are no such files, or others.
   """
-  if path.suffix == '.npz':
+  if path.suffix in SUFFIXES:
     return []
   with touching(path, 'read'):
     names = sorted(entry.name for entry in path.iterdir())
   kinds = {pathlib.PurePath(name).suffix for name in names}
-  if len(kinds) != 1 or not kinds <= {'.npy', '.npz'}:
+  if len(kinds) != 1 or not kinds <= {'.npy', *SUFFIXES}:
     found = raw_files.shown(', '.join(names)) or 'nothing'
     raise DataError(
-      f'{path} holds {found}; put either inputs.npy, labels.npy and so on there, or .npz files, and nothing '
-      'else.'
+      f'{path} holds {found}; put either inputs.npy, labels.npy and so on there, or files of one kind among '
+      f'{", ".join(SUFFIXES)}, and nothing else.'
     )
   return names
 
@@ -189,7 +191,7 @@ def _arrays(path):
     found = {name.removesuffix('.npy'): path / name for name in names}
     found = {name: arrays.of_npy(file) if name in KEYS else None for name, file in found.items()}
   else:
-    found = arrays.of_npz(path)
+    found = arrays.of_npz(path) if path.suffix == '.npz' else arrow_files.of_file(path)
   if missing := [name for name in KEYS[:2] if name not in found]:
     how = ' (training examples without a label have -1, or NaN in a regression)' * ('labels' in missing)
     raise DataError(
@@ -269,6 +271,49 @@ def _lengths(lengths, count, most, path):
   return lengths
 
 
+def _offsets(offsets, count, what, path):
+  """Checked offsets, int64 [N + 1]."""
+  bounds = _row(offsets, 'offsets', path)
+  if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != count or (np.diff(bounds) < 1).any():
+    raise DataError(
+      f'{path}: offsets do not rise from 0 to {count:,}, the number of {what}; give where every example '
+      'begins, and the end.'
+    )
+  return bounds
+
+
+def _values_in_a_row(inputs, path, offsets):
+  """Checks values of all examples, [positions] or [positions, C]; returns checked offsets."""
+  if inputs.dtype.name not in DTYPES or inputs.ndim > 2 or 0 in inputs.shape:
+    raise DataError(
+      f'{path}: inputs are {_kind(inputs)}; with offsets, give values [positions] or [positions, channels] '
+      f'of {", ".join(DTYPES[:-1])} or {DTYPES[-1]}.'
+    )
+  bounds = _offsets(offsets, len(inputs), 'positions', path)
+  for first, block in inputs.blocks() if inputs.dtype.kind == 'f' else ():
+    finite = np.isfinite(block).reshape(len(block), -1).all(1)
+    if not finite.all():
+      example = np.searchsorted(bounds, first + np.argmin(finite), 'right') - 1
+      raise DataError(f'{path}: input {example} holds a number that is not finite; correct or leave it out.')
+  return bounds
+
+
+def of_one_length(parts: dict) -> dict:
+  """The parts {file: Part} of a set. If examples lie in a row in all of them and have one length, they become
+  those of a set with this length."""
+  every = [part for whole in parts.values() for part in (whole.parts or (whole,))]
+  if any(part.lengths is None or part.row[0] != -1 or part.largest for part in every):
+    return parts
+  if len(lengths := np.unique(np.concatenate([part.lengths for part in every]))) > 1:
+    return parts
+
+  def fixed(part):
+    row = (int(lengths[0]), part.row[1])[: 2 if part.row[1] > 1 else 1]
+    return dataclasses.replace(part, row=row, lengths=None, parts=tuple(map(fixed, part.parts)))
+
+  return {file: fixed(part) for file, part in parts.items()}
+
+
 def _tokens(found, path):
   """Checked lengths or None, offsets or None, and the largest id."""
   inputs, lengths = found['inputs'], None
@@ -279,12 +324,7 @@ def _tokens(found, path):
   if name == 'lengths':
     bounds = lengths = _lengths(found[name], *inputs.shape, path)
   else:
-    bounds = _row(found[name], 'offsets', path)
-    if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != len(inputs) or (np.diff(bounds) < 1).any():
-      raise DataError(
-        f'{path}: offsets do not rise from 0 to {len(inputs):,}, the number of tokens; give where every '
-        'example begins, and the end.'
-      )
+    bounds = _offsets(found[name], len(inputs), 'tokens', path)
   largest = 0
   for first, block in inputs.blocks():
     places = np.arange(first, first + len(block))

@@ -23,6 +23,7 @@ FORMS = {
   'values': {'inputs': VALUES, **LABELS},
   'values by column': {'inputs': np.asfortranarray(VALUES), **LABELS},
   'values with lengths': {'inputs': VALUES, 'lengths': LENGTHS, **LABELS},
+  'values in a row': {'inputs': VALUES.reshape(-1, 2)[: OFFSETS[-1]], 'offsets': OFFSETS, **LABELS},
   'rows of tokens': {'inputs': IDS, 'lengths': LENGTHS, 'labels': RNG.normal(size=COUNT)},
   'tokens in a row': {'inputs': IDS.reshape(-1)[: OFFSETS[-1]], 'offsets': OFFSETS, **LABELS},
   'labels of positions': {
