@@ -19,7 +19,7 @@ from lra_spt.report.study import table as studies
 
 FILES = {  # name of a study: its file, with its argument
   **{f'mini_{part}': f'configs/studies/mini.py:part={part}' for part in mini.PARTS},
-  **{name: f'configs/studies/{name}.py' for name in ('image_epochs', 'questions', 'lab')},
+  **{name: f'configs/studies/{name}.py' for name in ('image_epochs', 'questions', 'lab', 'lab_image')},
   'lab_longer': 'configs/studies/lab.py:steps=2000',
 }
 NAMES = {'lab_longer': 'lab'}  # in study.json, where it is another
