@@ -11,8 +11,15 @@ def _seconds(row: dict) -> str:
 
 
 def _cost(row: dict) -> str:
-  """Formats the time of a step and the memory that its process added."""
-  return 'not run' if 'not_run' in row else f'{_seconds(row)}, {row["peak_megabytes"] / 1e3:.1f} GB'
+  """Formats the time of a step, the cores that it used and the memory that its process added."""
+  if 'not_run' in row:
+    return 'not run'
+  return f'{_seconds(row)}, {_cores(row)} cores, {row["peak_megabytes"] / 1e3:.1f} GB'
+
+
+def _cores(row: dict) -> str:
+  """The mean number of cores in use."""
+  return f'{row["processor_milliseconds"] / row["milliseconds"]:.1f}'
 
 
 def _size(row: dict) -> str:
@@ -52,12 +59,19 @@ def attention(result: dict) -> list[str]:
 
 
 def block_attention(result: dict) -> list[str]:
-  names = 'pattern', 'tokens', 'forward and backward', 'processor ns a visible pair', 'MB'
+  names = 'pattern', 'tokens', 'forward and backward', 'cores used', 'processor ns a visible pair', 'MB'
   rows = []
   for row in result['rows']:
     pairs = f'{row["processor_nanoseconds_per_pair"]:.1f}'
     rows.append(
-      (row['case'], f'{row["length"]:,}', _seconds(row), pairs, f'{row["temporary_bytes"] / 1e6:,.0f}')
+      (
+        row['case'],
+        f'{row["length"]:,}',
+        _seconds(row),
+        _cores(row),
+        pairs,
+        f'{row["temporary_bytes"] / 1e6:,.0f}',
+      )
     )
   return table(names, rows)
 
@@ -203,11 +217,12 @@ def field(result: dict) -> list[str]:
       row = by.get((name, size), {'not_run': ''})
       parameters = parameters or (f'{row["parameters"]:,}' if 'parameters' in row else '')
       if 'not_run' in row:
-        cells += ['not run', '']
+        cells += ['not run', '', '']
       else:
-        cells += [f'{row["times_of_attention"]["wall"]:.2f}', f'{row["temporary_megabytes"]:,.0f}']
+        ratio, megabytes = row['times_of_attention']['wall'], row['temporary_megabytes']
+        cells += [f'{ratio:.2f}', _cores(row), f'{megabytes:,.0f}']
     rows.append((f'`{name}`', parameters, *cells))
-  names = [name for size in sizes for name in (f'{size.replace("x", " x ")}: time', 'MB')]
+  names = [name for size in sizes for name in (f'{size.replace("x", " x ")}: time', 'cores', 'MB')]
   return table(('mixer', 'parameters', *names), rows)
 
 
