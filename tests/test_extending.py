@@ -182,6 +182,14 @@ def test_labels_of_positions_that_are_refused(folder, capsys, change, sentence):
   assert sentence in capsys.readouterr().err
 
 
+def test_own_rows(folder, capsys):
+  """The example of data.md, a Parquet file."""
+  (folder / 'raw').mkdir()
+  runpy.run_path('my_rows.py', run_name='__main__')
+  assert cli.main(['prepare', 'npz', '--name=rows', '--raw_dir=raw', '--data_dir=data']) == 0
+  assert '(2 train; 2 classes; own files train.parquet)' in capsys.readouterr().out
+
+
 def test_own_several_labels(folder, capsys):
   """The example of data.md: checkpoints by AUROC, the score with its interval, recorded predictions."""
   (folder / 'raw').mkdir()
@@ -233,6 +241,33 @@ def test_own_several_labels(folder, capsys):
     checked, said = submission.verify(unpacked, 'data')
   assert [one.faults for one in checked] == [()] * 3
   assert said == ['Labels of chords: those of the prepared set in data.']
+
+
+def test_two_classes_by_auroc(folder, capsys):
+  """Checkpoints, the score and recorded predictions are by the probability of class 1."""
+  (folder / 'raw').mkdir()
+  rng, label_N = np.random.default_rng(0), np.arange(200) % 2
+  inputs = (rng.normal(size=(200, 64)) + label_N[:, None]).astype(np.float32)
+  np.savez('raw/train.npz', inputs=inputs, labels=label_N)
+  values = tasks.Values(64, dtype='float32', measured=True)
+  tasks.register_task(tasks.Task('two', 'two', values, tasks.Classes(2), 'random', metric='auroc'))
+  assert cli.main(['prepare', 'npz', '--name=two', '--raw_dir=raw', '--data_dir=data']) == 0
+  words = [f'--config={DEMO}:regime=scratch', '--config.task=two', '--quiet', '--workdir=runs/a']
+  assert cli.main(['train', *words, '--config.finetune.max_steps=2']) == 0
+  run = read_run('runs/a')
+  _, label_N, prediction_N = run.predictions
+  assert run.score.key == 'auroc'
+  pairs = [(p > q) + (p == q) / 2 for p in prediction_N[label_N == 1] for q in prediction_N[label_N == 0]]
+  assert run.value == pytest.approx(np.mean(pairs))
+  assert run.test['accuracy'] == np.mean((prediction_N >= 0.5) == label_N)
+  assert cli.main(['evaluate', '--workdir=runs/a', '--split=test']) == 0
+  assert 'Equal' in capsys.readouterr().out
+  as_recorded = ['record', '--predictions=runs/a/predictions.npz', '--task=two', '--data_dir=data']
+  assert cli.main([*as_recorded, '--model=other', '--regime=scratch', '--seed=0', '--out=runs/b']) == 0
+  assert read_run('runs/b').value == run.value
+  submission.pack('runs', 'all.zip')
+  with submission.unpacked('all.zip') as unpacked:
+    assert [one.faults for one in submission.verify(unpacked, 'data')[0]] == [()] * 2
 
 
 def test_own_numbers_that_most_examples_lack(folder, capsys):

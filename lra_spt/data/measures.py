@@ -3,6 +3,7 @@
 Labels and predictions have one of these forms; `lra_spt.data.parts` says which a task has:
 
 - classes: integers [N] each;
+- two classes, for an AUROC: integers [N], and the probability of class 1, float [N];
 - classes of positions: integers [N, L] each; positions with the label -1 do not count;
 - several labels: bool [N, K], and the probability of each, float [N, K];
 - real numbers: float [N], or [N, K] of several dimensions.
@@ -25,7 +26,13 @@ CONSTANTS = {'r2': 0.0, 'auroc': 0.5}  # the score of an answer that ignores the
 
 def accuracy(label, prediction) -> float:
   """The share of right answers."""
-  return float(np.mean(label == prediction))
+  return float(np.mean(label == _classes(label, prediction)))
+
+
+def _classes(label, prediction):
+  """Predictions as classes, where they are probabilities of class 1."""
+  two = label.dtype.kind in 'iu' and prediction.dtype.kind == 'f'
+  return (prediction >= THRESHOLD).astype(np.int64) if two else prediction
 
 
 def macro_f1(label, prediction) -> float:
@@ -38,7 +45,7 @@ def numbered(label, prediction) -> tuple[np.ndarray, np.ndarray]:
   """Labels and predictions whose classes are numbered from 0 without gaps; several labels as they are."""
   if label.ndim == 2:
     return label, prediction
-  both = np.unique(np.concatenate([label, prediction]), return_inverse=True)[1]
+  both = np.unique(np.concatenate([label, _classes(label, prediction)]), return_inverse=True)[1]
   return both[: len(label)], both[len(label) :]
 
 
@@ -80,9 +87,15 @@ def mean_of_counted(values, counted) -> np.ndarray:
 
 def auroc(label, prediction) -> float:
   """The mean over classes of the probability that an example with the label has a higher prediction than one
-  without; ties count half."""
+  without; ties count half. Of two classes, class 1 is the label."""
+  label, prediction = columns_of(label, prediction)
   columns = [(y, p) for y, p in zip(label.T, prediction.T, strict=True) if y.any() and not y.all()]
   return float(np.mean([placements(*column)[0].mean() for column in columns])) if columns else math.nan
+
+
+def columns_of(label, prediction) -> tuple[np.ndarray, np.ndarray]:
+  """Labels, bool [N, K], and their probabilities [N, K]; of two classes K is 1."""
+  return (label, prediction) if label.ndim == 2 else (label[:, None] == 1, prediction[:, None])
 
 
 def placements(label_N, prediction_N) -> tuple[np.ndarray, np.ndarray]:

@@ -168,11 +168,17 @@ class ByteTokens:
 
 @dataclasses.dataclass(frozen=True)
 class Classes:
-  """Each example has one of `count` classes."""
+  """Each example has one of `count` classes. Of two, AUROC may be the main score; models then answer with the
+  probability of class 1."""
 
   count: int
 
-  scores = measures = ('accuracy', 'macro_f1')
+  measures = ('accuracy', 'macro_f1')
+
+  @property
+  def scores(self) -> tuple[str, ...]:
+    """What may be the main score."""
+    return (*self.measures, 'auroc') if self.count == 2 else self.measures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +188,7 @@ class PerPosition:
 
   count: int
 
-  scores = measures = Classes.scores
+  scores = measures = Classes.measures
 
 
 @dataclasses.dataclass(frozen=True)

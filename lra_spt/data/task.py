@@ -49,9 +49,9 @@ class Task:
     splits: rule that assigns examples to splits, see `splits.Splits`.
     groups: names of groups of dependent examples; None if examples are independent.
     metric: the main score, which chooses checkpoints and stands in tables: 'accuracy' or 'macro_f1' for
-      classes and positions, 'macro_f1' or 'auroc' for several labels, 'r2' for real numbers; '' is the first
-      of these. Tests report further ones beside it. Errors such as MAE and RMSE are never the main score,
-      because tables count higher as better.
+      classes and positions, of two classes also 'auroc', 'macro_f1' or 'auroc' for several labels, 'r2' for
+      real numbers; '' is the first of these. Tests report further ones beside it. Errors such as MAE and RMSE
+      are never the main score, because tables count higher as better.
     published: departures of the published code.
     chance: the score of guessing, for readers of a report.
     description: one sentence.
@@ -133,6 +133,17 @@ class Task:
   def score(self) -> str:
     """The main score, see `metric`."""
     return self.metric or self.labels.scores[0]
+
+  @property
+  def measures(self) -> tuple[str, ...]:
+    """All scores that a test reports, see `lra_spt.data.measures`."""
+    measures = self.labels.measures
+    return measures if self.score in measures else (*measures, self.score)
+
+  @property
+  def probabilities(self) -> bool:
+    """True if predictions are probabilities: of several labels, or of class 1 for an AUROC."""
+    return self.multi_label or self.score == 'auroc'
 
   @property
   def per_position(self) -> bool:

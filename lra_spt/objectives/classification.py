@@ -79,14 +79,20 @@ class Classification(OneAnswer):
 
   def measure(self, outputs, prepared: Prepared):
     """A clu metric collection of one batch."""
-    hits = (self.predictions(outputs) == prepared.targets).astype(jnp.float32)
+    hits = (self._classes(outputs) == prepared.targets).astype(jnp.float32)
     return ClassificationMetrics.empty().replace(
       loss=Mean.weighted(self._losses(outputs, prepared), self._counts(prepared)),
       accuracy=Mean.weighted(hits, prepared.weights),
     )
 
   def predictions(self, outputs):
-    """int32 [B] or, of positions, [B, L]: the class with the largest logit."""
+    """int32 [B] or, of positions, [B, L]: the class with the largest logit. Where the main score is an AUROC,
+    float32 [B]: the probability of class 1."""
+    if self.task.probabilities:
+      return jax.nn.softmax(outputs.astype(jnp.float32))[:, 1]
+    return self._classes(outputs)
+
+  def _classes(self, outputs):
     return jnp.argmax(outputs, axis=-1).astype(jnp.int32)
 
 

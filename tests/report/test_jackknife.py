@@ -21,6 +21,10 @@ def drawn(kind, seed, examples=30, classes=4, units=0, skill=1.0, shared=0.0):
   noise_NK = rng.normal(size=(examples, classes))
   if units:
     noise_NK += shared * rng.normal(size=(units, classes))[group_N]
+  if kind == 'two classes':
+    label = (rng.random(examples) < 0.4).astype(np.int64)
+    noise_N = noise_NK[:, 0]
+    return label, 1 / (1 + np.exp(-np.round(skill * (2 * label - 1) + noise_N, 1))), group_N
   if kind == 'classes':
     label = rng.choice(classes, examples, p=share_K / share_K.sum())
     return label, (skill * np.eye(classes)[label] + noise_NK).argmax(1), group_N
@@ -45,6 +49,8 @@ def f1_of(label, prediction):
 def auroc_of(label, prediction):
   """The mean AUROC, pair by pair."""
   areas = []
+  if label.ndim == 1:
+    label, prediction = label[:, None] == 1, prediction[:, None]
   for y_N, p_N in zip(label.T, prediction.T, strict=True):
     pairs = [(p > q) + (p == q) / 2 for p in p_N[y_N] for q in p_N[~y_N]]
     areas += [np.mean(pairs)] if pairs else []
@@ -53,7 +59,7 @@ def auroc_of(label, prediction):
 
 GOLDEN = (0.6411713286713286, 0.693401405357927, 0.9746895770638031, 0.966928723614244, -0.016479576915299998)
 OF = {'macro_f1': f1_of, 'auroc': auroc_of}
-CASES = [('macro_f1', 'classes'), ('macro_f1', 'several'), ('auroc', 'several')]
+CASES = [('macro_f1', 'classes'), ('macro_f1', 'several'), ('auroc', 'several'), ('auroc', 'two classes')]
 
 
 @pytest.mark.parametrize('name, kind', CASES)
@@ -92,6 +98,17 @@ def test_golden_numbers_of_scikit_learn():
   y_NK = np.random.default_rng(1).normal(size=(20, 2))
   p_NK = y_NK + np.random.default_rng(2).normal(size=(20, 2))
   assert measures.r2(y_NK, p_NK) == pytest.approx(GOLDEN[4], abs=1e-12)
+
+
+def test_probabilities_of_the_second_of_two_classes():
+  label, prediction = np.array([0, 1, 1, 0, 1]), np.array([0.1, 0.9, 0.4, 0.5, 0.6])
+  found = measures.measured(['accuracy', 'macro_f1', 'auroc'], label, prediction)
+  said = np.array([0, 1, 0, 1, 1])
+  assert found == {
+    'accuracy': 0.6,
+    'macro_f1': pytest.approx(f1_of(label, said)),
+    'auroc': pytest.approx(5 / 6),
+  }
 
 
 def test_r2_of_several_dimensions_is_their_mean():

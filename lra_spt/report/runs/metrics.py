@@ -37,7 +37,7 @@ def complete(
     test['positions'] = len(label_N)
   if label_N.dtype.kind == 'i':
     test['majority'] = measures.constant('accuracy', label_N)
-  for name, exact in measures.measured(task.labels.measures, label_N, prediction_N).items():
+  for name, exact in measures.measured(task.measures, label_N, prediction_N).items():
     if math.isnan(exact):
       test[name], undefined = None, undefined | {name: measures.why_undefined(name, label_N)}
     elif name not in test or _differ_by_rounding(name, test[name], exact):

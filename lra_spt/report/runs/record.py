@@ -52,9 +52,10 @@ def record(predictions, out, facts: StatedFacts, task: str, data_dir) -> dict:
 
   Args:
     predictions: .npz file with the arrays index, label and prediction, [N] each: index as in batches, the
-      class as an integer, or in a regression the value in units of the label. Labels and predictions of
-      positions are [N, L], with the label -1 where a position does not count. Several labels are [N, K] of 0
-      or 1, with predictions from 0 to 1, and those of several dimensions [N, K].
+      class as an integer, or in a regression the value in units of the label; of two classes whose main score
+      is an AUROC the probability of class 1. Labels and predictions of positions are [N, L], with the label
+      -1 where a position does not count. Several labels are [N, K] of 0 or 1, with predictions from 0 to 1,
+      and those of several dimensions [N, K].
     out: folder of the run, new.
     facts: about the run.
     task: its name; data_dir: folder of its prepared set.
@@ -144,11 +145,11 @@ def checked(path: pathlib.Path, test: examples_lib.Examples) -> dict[str, np.nda
       'the same batch.'
     )
   prediction_N = arrays['prediction'][places]
-  if real := task.regression or task.multi_label:
+  if real := task.regression or task.probabilities:
     with np.errstate(over='ignore'):
       prediction_N = prediction_N.astype(np.float32)
     good, kind = np.isfinite(prediction_N), 'a finite number'
-    if task.multi_label:
+    if task.probabilities:
       good, kind = (prediction_N >= 0) & (prediction_N <= 1), 'probabilities from 0 to 1'
   else:
     prediction_N = _whole(path, 'prediction', prediction_N)

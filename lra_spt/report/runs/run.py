@@ -19,9 +19,11 @@ from lra_spt.report.statistics.scores import SCORES
 
 STAGES = run_folder.STAGES
 RECORDED = '\u2020'  # beside numbers that come from predictions made elsewhere
-# Dtypes of labels and predictions in predictions.npz: of classes, several labels, and numbers.
+# Dtypes of labels and predictions in predictions.npz: of classes, two with a probability, several labels, and
+# numbers.
 _KINDS = {
   'i': {'label': 'iu', 'prediction': 'iu'},
+  'p': {'label': 'iu', 'prediction': 'f'},
   'b': {'label': 'b', 'prediction': 'f'},
   'f': {'label': 'f', 'prediction': 'f'},
 }
@@ -117,13 +119,13 @@ class FinishedRun:
         f'{path} is damaged and cannot be read ({one_line(error)}); {run_folder.REPEAT}, or delete the file '
         'to do without paired comparisons.'
       ) from error
-    several = 'b' if arrays['label'].dtype == bool else 'i'
-    kind = {'accuracy': 'i', 'r2': 'f', 'auroc': 'b'}.get(self.score.key, several)
+    several = 'b' if arrays['label'].dtype == bool else 'p' if self.score.key == 'auroc' else 'i'
+    kind = {'accuracy': 'i', 'r2': 'f'}.get(self.score.key, several)
     kinds = {'index': 'iu', 'group': 'iu'} | _KINDS[kind]
     if (
       len({a.shape[:1] for a in arrays.values()}) > 1
       or any(a.ndim != 1 for name, a in arrays.items() if name in ('index', 'group'))
-      or arrays['label'].ndim not in ((2,) if kind == 'b' else (1, 2))
+      or arrays['label'].ndim not in {'b': (2,), 'p': (1,)}.get(kind, (1, 2))
       or arrays['label'].shape != arrays['prediction'].shape
       or not arrays['index'].size
       or any(a.dtype.kind not in kinds[name] or not np.isfinite(a).all() for name, a in arrays.items())

@@ -77,6 +77,7 @@ def _f1_without(label, prediction, unit_N):
 
 def _auroc_without(label, prediction, unit_N):
   """The mean AUROC without each unit: the pairs of all less those with a member in the unit."""
+  label, prediction = measures.columns_of(label, prediction)
   columns = [_auroc_of_class(*column, unit_N) for column in zip(label.T, prediction.T, strict=True)]
   known = [column for column in columns if column is not None]
   if not known:

@@ -4,7 +4,7 @@ The file has one JSON object per line: the study (`study.json`), then every fini
 `result.json` and (except for runs of a search) its answer to each test example, in the order of their
 numbers; for a study that shows curves over operations, also the validation of its finetuning. Labels are not
 included; they come from the prepared set, and answers that do not give the score of the result are refused.
-Answers are classes (at most 256), or numbers for a regression, or probabilities of several labels.
+Answers are classes (at most 256), or numbers for a regression, or probabilities.
 """
 
 import base64
@@ -82,7 +82,8 @@ def _line(folder, workdir, curves):
         f'{folder} has no {run_folder.PREDICTIONS}, so it cannot go into the file: delete the run.'
       )
     with np.load(folder / run_folder.PREDICTIONS, allow_pickle=False) as stored:
-      answers_N = stored['prediction'][np.argsort(stored['index'])].astype(_dtype(stored['label']))
+      answers_N = stored['prediction'][np.argsort(stored['index'])]
+      answers_N = answers_N.astype(_dtype(stored['label'], result.get('metric')))
     packed = zlib.compress(answers_N.tobytes(), 9)
     line['answers'] = base64.b64encode(packed).decode()
     if curves:
@@ -90,9 +91,9 @@ def _line(folder, workdir, curves):
   return line
 
 
-def _dtype(label):
-  """The dtype of stored answers: classes, or numbers for a regression and probabilities of several labels."""
-  return np.uint8 if label.dtype.kind == 'i' else '<f4'
+def _dtype(label, metric):
+  """The dtype of stored answers: classes, or numbers for a regression and probabilities."""
+  return np.uint8 if label.dtype.kind == 'i' and metric != 'auroc' else '<f4'
 
 
 def _validation(folder, result) -> list[dict]:
@@ -211,7 +212,8 @@ def restore_run(line: dict, workdir: pathlib.Path, path, tests: Callable[[str], 
   test = tests(result['task'])
   order_N = np.argsort(test['index'])  # the order in which `store` wrote answers
   test = {key: value_N[order_N] for key, value_N in test.items()}
-  answer_N = np.frombuffer(zlib.decompress(base64.b64decode(line['answers'])), _dtype(test['label']))
+  dtype = _dtype(test['label'], result['metric'])
+  answer_N = np.frombuffer(zlib.decompress(base64.b64decode(line['answers'])), dtype)
   score = SCORES[result['metric']]
   stored = result['metrics']['test'][score.key]
   if agree := answer_N.size == test['label'].size:
