@@ -300,7 +300,7 @@ def npz_set(name: str, *, class_names: tuple[str, ...] = ()) -> Entry:
 
 def ts_set(name: str) -> Entry:
   """The entry of a set of your own that is made from .ts files; see `data_prep.sources.ts`."""
-  flags = ('train', 'validation', 'test', 'linoss_seed')
+  flags = ('train', 'validation', 'test', 'linoss_seed', 'longest')
   return Entry(name, importer=Maker(Lazy('sources.ts', 'prepare_ts'), flags, {'dataset': name}))
 
 

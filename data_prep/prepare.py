@@ -22,6 +22,7 @@ def prepare(
   validation=None,
   test=None,
   linoss_seed: int | None = None,
+  longest: int | None = None,
   dry_run: bool = False,
 ) -> pathlib.Path | list[pathlib.Path]:
   """Makes a prepared set unless it exists.
@@ -44,6 +45,7 @@ def prepare(
     name: name of the set, for 'npz' and 'ts' only.
     train, validation, test: files of 'ts'.
     linoss_seed: split of 'ts', see `data_prep.sources.linoss`.
+    longest: positions of the longest training series of 'ts', at most.
     dry_run: print the estimate of `plan`, and do nothing.
 
   Returns:
@@ -76,6 +78,7 @@ def prepare(
     'validation': validation,
     'test': test,
     'linoss_seed': linoss_seed,
+    'longest': longest,
   }
   # Only given flags are passed on, so that every default stands in one place, the maker.
   given = {flag: value for flag, value in given.items() if value is not None}

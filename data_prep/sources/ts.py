@@ -5,7 +5,8 @@ describes the format and says what happens to missing values.
 
 Files are read twice, line by line, and hold one example in memory. Values are stored as float32. Series of
 the same length make a set of fixed length, others one of differing lengths. Classes keep the names and the
-order of the training file's header.
+order of the training file's header. `--longest` makes long series shorter: each value becomes the mean of as
+many neighbours as bring the longest training series to that length.
 """
 
 import dataclasses
@@ -67,7 +68,7 @@ def _parts(paths) -> tuple[tuple[str, ...], dict[str, _Part]]:
   return classes, parts
 
 
-def _load(paths, dataset, linoss_seed):
+def _load(paths, dataset, linoss_seed, longest):
   classes, parts = _parts(paths)
   absent = [name for number, name in enumerate(classes) if number not in parts['train'].labels]
   if absent and linoss_seed is None:
@@ -75,13 +76,18 @@ def _load(paths, dataset, linoss_seed):
       f'{paths["train"]} names the class {raw_files.shown(absent[0])}, but has no example of it; give it '
       'one, or take it out of @classLabel.'
     )
-  lengths = np.concatenate([part.lengths for part in parts.values()])
+  most = int(parts['train'].lengths.max())
+  step = -(-most // (longest or most))
+  if step > 1:
+    print(f'Each value is the mean of {step} neighbours: {most:,} positions become {-(-most // step):,}.')
+  lengths = -(-np.concatenate([part.lengths for part in parts.values()]) // step)
   channels, fixed = parts['train'].channels, bool((lengths == lengths[0]).all())
   shape = (int(lengths[0]), *([channels] if channels > 1 else [])) if fixed else (0, channels)
 
   def examples(part):
     for example in ts_files.examples(part.path, part.header, classes):
-      yield example.values[:, 0] if shape == (lengths[0],) else example.values, example.label
+      values = _means(example.values, step)
+      yield values[:, 0] if shape == (lengths[0],) else values, example.label
 
   files = {file: functools.partial(examples, part) for file, part in parts.items()}
   counts = {file: len(part.labels) for file, part in parts.items()}
@@ -111,6 +117,13 @@ def _load(paths, dataset, linoss_seed):
   )
 
 
+def _means(values_LC, step):
+  """The mean of every `step` positions and of those that are left, float32 [ceil(L / step), C]."""
+  begins = np.arange(0, len(values_LC), step)
+  counts = np.diff(begins, append=len(values_LC))[:, None]
+  return (np.add.reduceat(values_LC.astype(np.float64), begins) / counts).astype(np.float32)
+
+
 def _as_linoss(files, seed):
   """Files and counts of the joined examples, split as by LinOSS with this seed."""
   joined = [example for of_file in files.values() for example in of_file()]
@@ -124,7 +137,16 @@ def _as_linoss(files, seed):
   return found, {file: len(positions) for file, positions in split.items()}
 
 
-def prepare_ts(data_dir, *, dataset: str, train, validation=None, test=None, linoss_seed: int | None = None):
+def prepare_ts(
+  data_dir,
+  *,
+  dataset: str,
+  train,
+  validation=None,
+  test=None,
+  linoss_seed: int | None = None,
+  longest: int | None = None,
+):
   """Imports .ts files.
 
   Args:
@@ -134,6 +156,7 @@ def prepare_ts(data_dir, *, dataset: str, train, validation=None, test=None, lin
     validation: file of validation examples; None: the task of the set takes a share of the training examples.
     test: file of test examples; None: likewise.
     linoss_seed: join `train` and `test` and split them as `sources.linoss` does with this seed.
+    longest: positions of the longest training series, at most; None: as in the file.
 
   Returns:
     The folder of the set.
@@ -156,5 +179,8 @@ def prepare_ts(data_dir, *, dataset: str, train, validation=None, test=None, lin
     'from': 'ts',
     'files': {file: verification.digest(path, 'SHA256') for file, path in paths.items()},
     **({'linoss_seed': linoss_seed} if linoss_seed is not None else {}),
+    **({'longest': longest} if longest is not None else {}),
   }
-  return builders.prepare_set(dataset, data_dir, request, lambda work: _load(paths, dataset, linoss_seed))
+  return builders.prepare_set(
+    dataset, data_dir, request, lambda work: _load(paths, dataset, linoss_seed, longest)
+  )

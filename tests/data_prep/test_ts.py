@@ -227,6 +227,17 @@ def test_the_split_of_linoss_joins_sorts_and_drops_copies(tmp_path, capsys):
   assert tasks.get_task('waves', tmp_path / 'data').splits == 'files'
 
 
+def test_long_series_become_means_of_neighbours(tmp_path, capsys):
+  header = HEADER + '@classLabel true a b\n'
+  train = write(tmp_path / 'a.ts', ['1,3,5,7,9:a', '2,4,6,8,0:b'], header)
+  test = write(tmp_path / 'b.ts', ['1,3,5,7,9:b'], header)
+  assert prepare(tmp_path, '--longest=3', train=train, test=test) == 0
+  assert 'the mean of 2 neighbours: 5 positions become 3.' in capsys.readouterr().out
+  found = [x.tolist() for file in ('train', 'test') for x, _ in stored(tmp_path / 'data', file)]
+  assert found == [[2, 6, 9], [3, 7, 0], [2, 6, 9]]
+  assert prepare(tmp_path, '--longest=5', train=train, test=test) == 2  # the set is there with other settings
+
+
 def archive(name, part):
   for package in ('aeon', 'sktime'):
     spec = importlib.util.find_spec(package)

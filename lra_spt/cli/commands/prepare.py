@@ -36,6 +36,11 @@ def parser() -> flags.Parser:
     type=flags.whole(0),
     help='for ts: join and split the files as LinOSS does with this seed (2345, 3456, 4567, 5678, 6789)',
   )
+  parser.add_argument(
+    '--longest',
+    type=flags.whole(),
+    help='for ts: means over neighbours make the longest training series at most as long as this',
+  )
   flags.add_register(parser)
   return parser
 
