@@ -7,21 +7,23 @@ import sys
 
 import numpy as np
 
-from benchmarks import harness, lab, provenance, questions
+from benchmarks import archives, harness, lab, provenance, questions
 from configs.studies import mini
 from lra_spt.data import examples
 from lra_spt.errors import DataError, MissingFile, UserError
 from lra_spt.report import export
 from lra_spt.report.pages import curves as study_curves
 from lra_spt.report.runs import run_folder
-from lra_spt.report.study import archive, comparisons, findings, sentences
+from lra_spt.report.study import any_folder, archive, comparisons, findings, sentences
 from lra_spt.report.study import table as studies
 
 FILES = {  # name of a study: its file, with its argument
   **{f'mini_{part}': f'configs/studies/mini.py:part={part}' for part in mini.PARTS},
   **{name: f'configs/studies/{name}.py' for name in ('image_epochs', 'questions', 'lab', 'lab_image')},
+  **{name: f'configs/studies/{name}.py' for name in ('recall', 'archives')},
   'lab_longer': 'configs/studies/lab.py:steps=2000',
 }
+PRIMARIES = {'questions': questions.primaries, 'archives': archives.primaries}
 NAMES = {'lab_longer': 'lab'}  # in study.json, where it is another
 FACTS = ('row', 'column', 'task', 'model', 'regime', 'state', 'seeds', 'score', 'low', 'high', 'scores')
 FACTS += ('metric', 'parameters', 'flops', 'seconds')
@@ -87,14 +89,22 @@ def collected(study: str, workdir, command: str = '') -> dict:
     ],
     'contrasts': lab.contrasts(table),
     'answers': sentences.sentences(result, cells),
-    'primaries': questions.primaries(table) if study == 'questions' else {},
+    'primaries': PRIMARIES[study](table) if study in PRIMARIES else {},
     'curves': _curves(table) if table.record['show'] == archive.CURVES else [],
     'date': max(result['date'] for result in results),
     'commits': list(dict.fromkeys(result['commit'] for result in results)),
     'machines': machines,
     'data': provenance.data(results),
     'time': provenance.time(workdir),
-  }
+  } | _recorded(workdir, table)
+
+
+def _recorded(workdir, table) -> dict:
+  """{'recorded': cells of predictions that were made elsewhere}; {} without any."""
+  every = any_folder.read_any(workdir)
+  lines = [{key: line[key] for key in FACTS} for line in export.table_lines(every)]
+  lines = [line for line in lines if (line['row'], line['column']) not in table.cells]
+  return {'recorded': lines} if lines else {}
 
 
 def _compared(one, **facts) -> dict:
@@ -135,11 +145,14 @@ def _curves(table) -> list[dict]:
 
 
 def _steps(cell) -> dict:
-  """Steps of finetuning of every run, and the step of the state that was tested, where it is noted."""
+  """Steps of finetuning of every run, and the step of the state that was tested, where it is noted; of tasks
+  with longer test splits also {split: {'length', metrics}} of every run."""
   stages = [run.result['stages'].get('finetune', {}) for run in cell.runs]
+  longer = [run.result['metrics'].get('by_length') for run in cell.runs]
   return {
     'steps': [one.get('steps') for one in stages],
     'best_steps': [one.get('best_step') for one in stages],
+    **({'by_length': longer} if any(longer) else {}),
   }
 
 

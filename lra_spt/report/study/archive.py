@@ -17,6 +17,7 @@ import numpy as np
 
 from lra_spt import files
 from lra_spt.data import measures
+from lra_spt.data.parts import UNLABELLED
 from lra_spt.errors import ConfigError, DamagedFile, DataError
 from lra_spt.files import checksums
 from lra_spt.report.runs import run_folder
@@ -82,7 +83,10 @@ def _line(folder, workdir, curves):
         f'{folder} has no {run_folder.PREDICTIONS}, so it cannot go into the file: delete the run.'
       )
     with np.load(folder / run_folder.PREDICTIONS, allow_pickle=False) as stored:
-      answers_N = stored['prediction'][np.argsort(stored['index'])]
+      order_N = np.argsort(stored['index'])
+      answers_N, label_N = stored['prediction'][order_N], stored['label'][order_N]
+      if label_N.ndim == 2 and label_N.dtype.kind == 'i':  # of positions that do not count nothing is stored
+        answers_N = np.where(label_N == UNLABELLED, 0, answers_N)
       answers_N = answers_N.astype(_dtype(stored['label'], result.get('metric')))
     packed = zlib.compress(answers_N.tobytes(), 9)
     line['answers'] = base64.b64encode(packed).decode()
