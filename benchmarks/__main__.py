@@ -60,7 +60,10 @@ FILES = {  # file: {benchmark, the function `run_NAME` in it: the question that 
     'own_mixer': "the same for the README's own mixer",
     'small_runs': 'S4 and DLR on real data at CPU size, from scratch and after self-pretraining',
   },
-  'compare_runs': {'compare_runs': 'the runs of baselines that come with `lra-spt compare`'},
+  'compare_runs': {
+    'compare_runs': 'the runs of baselines that come with `lra-spt compare`',
+    'compare_quick': 'the first look of `lra-spt compare --quick` at every newer mixer',
+  },
   'lab': {'inside': 'how far models read before, during and after pretraining and finetuning'},
   'mini': {'mini': 'the results of LRA-mini and other studies of ours, and their runs as files'},
   'suite': {

@@ -1,20 +1,29 @@
-"""The runs of baselines that come with `lra-spt compare`, chosen from those of our studies."""
+"""`lra-spt compare`: the runs of baselines that come with it, and quick looks at our newer mixers."""
 
 import json
 import pathlib
+import subprocess
+import sys
 import tempfile
+import time
 
 from benchmarks import harness
 from lra_spt import files
 from lra_spt.files import checksums
+from lra_spt.report import export
 from lra_spt.report.runs import run_folder
 from lra_spt.report.study import archive
+from lra_spt.report.study import table as studies_table
 from lra_spt.studies import compare
 from lra_spt.studies import study as studies
 
 SOURCES = 'mini_longer', 'questions'
 MOST = 3_000_000  # bytes
 OF_MACHINE = 'seconds', 'time'  # parts of a stage that nobody should compare with times of other machines
+
+NEW = ('deltanet', 'gated_deltaproduct', 'kda', 'gated_deltanet2', 'rwkv7', 'retnet', 'gla', 'mamba3')
+NEW += ('log_linear_mamba2', 'mesanet', 'ttt_linear', 'forgetting_attention', 'path_attention', 'slstm')
+NEW += ('min_lstm', 'linoss', 'b2s6', 's4d_dfout')
 
 
 def run_compare_runs(arguments):
@@ -58,3 +67,44 @@ def _shipped(line) -> dict:
   sealed = checksums.sealed(pathlib.Path(run_folder.RESULT), result)[checksums.KEY]
   result[checksums.KEY] = line['result'][checksums.KEY] | sealed
   return {key: value for key, value in line.items() if key != archive.CURVES} | {'result': result}
+
+
+def run_compare_quick(arguments):
+  """Takes a quick look at every newer mixer: ListOps-mini from scratch and after self-pretraining, one seed.
+
+    python -m benchmarks compare_quick --data_dir=data --workdir=runs/quick
+
+  A row is `lra-spt compare --quick --model=MIXER`, which takes about ten minutes on two idle cores and stops
+  training after seven, so a busy machine makes fewer steps. The table on docs/models.md, which
+  `python -m docs.build` writes, says how many. Rows that the file has are not run again, and the same command
+  continues after an interruption.
+  """
+  parser = harness.parser(run_compare_quick, 'compare_quick.json')
+  harness.add_names(parser, '--mixers', NEW)
+  parser.add_argument('--data_dir', default='data', help='folder of prepared sets (%(default)s)')
+  parser.add_argument('--workdir', type=pathlib.Path, default='runs/quick', help='of the runs (%(default)s)')
+  parser.set_defaults(resume=True)
+  given = parser.parse_args(arguments)
+  harness.cpu_only()
+  report = harness.report('compare_quick', 'a quick look at newer mixers on ListOps-mini, one seed')
+
+  def measure(mixer):
+    workdir, start = given.workdir / mixer, time.monotonic()
+    command = [sys.executable, '-m', 'lra_spt', 'compare', '--quick', f'--model={mixer}']
+    command += [f'--workdir={workdir}', f'--data_dir={given.data_dir}']
+    subprocess.run(command, cwd=harness.ROOT, check=True, stdout=sys.stderr)
+    return _looked_at(workdir) | {'minutes': round((time.monotonic() - start) / 60, 1)}
+
+  harness.fill(given, report, [{'mixer': mixer} for mixer in given.mixers], measure)
+
+
+def _looked_at(workdir) -> dict:
+  """The columns of a row from the folder of a quick look."""
+  table = studies_table.read_table(workdir)
+  arms = {}
+  for line, cell in zip(export.table_lines(table), table.cells.values(), strict=True):
+    (run,) = cell.runs
+    steps = {name: stage['steps'] for name, stage in run.result['stages'].items()}
+    facts = {key: line[key] for key in ('score', 'low', 'high', 'parameters', 'flops')}
+    arms[line['row'].partition(', ')[2]] = facts | {'seed': run.seed, 'steps': steps}
+  return {'task': line['task'], 'arms': arms}

@@ -20,7 +20,7 @@ from lra_spt.config import mixers
 from lra_spt.config.protocol import CLEAN
 from lra_spt.errors import UserError
 from lra_spt.models import make_mixer
-from lra_spt.ops import linear_attention
+from lra_spt.ops import attention, delta_rule, linear_attention, log_linear_attention, path_attention
 
 WIDTH, LAYERS = 128, 2
 SIZES = ('8x1024', '2x4096', '1x16384')
@@ -32,15 +32,21 @@ PEERS = {'mamba2 torch': 'mamba2', 'mega torch': 'mega'}
 SCORES = ('attention=reference',)
 CONVOLUTIONS = ('convolution=matmul',)
 SCANS = ('scan=associative', 'scan=chunked')
-CHUNKS = ('chunk=16', 'chunk=64', 'chunk=256', 'chunk=length')
+CHUNKS = ('chunk=16', 'chunk=64', 'chunk=256')
+WHOLE = 'chunk=length'
+DELTA_RULES = ('deltanet', 'gated_deltanet', 'kda', 'gated_deltaproduct', 'gated_deltanet2', 'rwkv7')
 WAYS = {
-  **dict.fromkeys(('attention', 'local', 'longformer', 'bigbird'), SCORES),
+  **dict.fromkeys(('attention', 'local', 'longformer', 'bigbird', 'forgetting_attention'), SCORES),
   **dict.fromkeys(('spade', 'mega'), (*SCORES, *CONVOLUTIONS)),
   **dict.fromkeys(('s4', 's4d', 's4d_dfout', 'dlr', 'dss', 'sgconv', 'longconv', 'hyena'), CONVOLUTIONS),
-  **dict.fromkeys(('s5', 'lru', 'linoss', 'rglru', 'mingru', 'min_lstm', 'mamba', 'b2s6'), SCANS),
-  **dict.fromkeys(('linear_transformer', 'performer', 'mamba2', 'mlstm'), CHUNKS),
+  **dict.fromkeys(('s5', 'lru', 'linoss', 'rglru', 'mingru', 'min_lstm', 'hgrn2', 'mamba', 'b2s6'), SCANS),
+  **dict.fromkeys(('linear_transformer', 'performer', 'mamba2', 'mlstm'), (*CHUNKS, WHOLE)),
+  **dict.fromkeys(('retnet', 'gla', 'mamba3', 'log_linear_mamba2', 'mesanet'), CHUNKS),
+  **dict.fromkeys(DELTA_RULES, CHUNKS[:2]),
+  'path_attention': CHUNKS,
 }
-SLOW = [('s5', SCANS[0]), ('lru', SCANS[0]), ('mamba2', CHUNKS[-1]), ('mlstm', CHUNKS[-1])]
+SLOW = [('s5', SCANS[0]), ('lru', SCANS[0]), ('mamba2', WHOLE), ('mlstm', WHOLE)]
+LONGEST_SCORES = 4096  # stored scores of 16,384 positions do not fit into the memory of a small machine
 CAUSAL = ('linear_transformer', 'performer')  # in their other form all positions are one product
 
 POWERS = (1, 2, 4, 8, 16, 32, 64)
@@ -168,20 +174,34 @@ def run_field(arguments):
     stop()
 
 
+def set_chunk(positions: int) -> None:
+  """Makes all operations of this process that read in chunks take chunks of this size."""
+  for operation in (linear_attention, delta_rule, log_linear_attention):
+    operation.chunk_size = lambda keys, values: positions
+  delta_rule.LARGEST_CHUNK = path_attention.CHUNK = positions
+
+
 def serve_way(name: str, way: str, *size: str) -> None:
   """Serves one mixer at one size, in one way."""
   size = Size(*map(int, size))
   what, _, value = way.partition('=')
   if what == 'chunk':
-    linear_attention.chunk_size = lambda keys, values: size.length if value == 'length' else int(value)
+    set_chunk(size.length if value == 'length' else int(value))
+  if name == 'forgetting_attention' and what == 'attention':
+    attention._DECAYING = (value,)  # this mixer has no option for it
   execution = {} if what in ('ours', 'chunk') else {what: value}
   harness.serve(*ssm.training_step(options(name), size, causal=name in CAUSAL, **execution))
 
 
+def others(name: str, length: int) -> list[str]:
+  """The ways to compute a mixer other than ours that are measured at a length."""
+  ways = [way for way in WAYS[name] if length <= 1024 or (name, way) not in SLOW]
+  return [way for way in ways if length <= LONGEST_SCORES or way not in SCORES]
+
+
 def compared(name: str, size: Size, rounds: int) -> dict:
   """The columns of a row of `ways`: {way: its cost and its time over ours}."""
-  short = size.length <= 1024
-  ways = ('ours', *(way for way in WAYS[name] if short or (name, way) not in SLOW))
+  ways = ('ours', *others(name, size.length))
   hello, samples = harness.contest(
     lambda way: harness.Worker('ways', '--serve', name, way, *size), ways, rounds
   )
@@ -203,11 +223,12 @@ def run_ways(arguments):
   """Measures the cost of the same mathematics by other implementations.
 
   Models, sizes and steps are those of `field`. `ours` is the default on a CPU. It takes turns with the
-  following, each a process: attention with its scores stored (`attention=reference`), convolutions by matrix
-  products instead of an FFT (`convolution=matmul`), recurrences as a tree or in chunks (`scan=associative`,
-  `scan=chunked`), and linear attention in chunks of other sizes (`chunk=N`), of which one as long as the
-  sequence stores all weights (`chunk=length`). Mixers that are not listed have only one way. Ways that took
-  more than five times ours at 8x1024 are left out of longer sequences, where they take minutes per step.
+  following, each a process: attention with its scores stored (`attention=reference`, up to 4,096 positions),
+  convolutions by matrix products instead of an FFT (`convolution=matmul`), recurrences as a tree or in chunks
+  (`scan=associative`, `scan=chunked`), and linear attention, delta rules and PaTH in chunks of other sizes
+  (`chunk=N`), of which one as long as the sequence stores all weights (`chunk=length`). Mixers that are not
+  listed have only one way. Ways that took more than five times ours at 8x1024 are left out of longer
+  sequences, where they take minutes per step.
   """
   parser = harness.parser(run_ways, 'ways.json')
   harness.add_names(parser, '--mixers', WAYS)
@@ -222,7 +243,12 @@ def run_ways(arguments):
   harness.cpu_only()
   report = harness.report('ways', 'the same mathematics by other implementations', quick=given.quick)
   report['command'] += f' --sizes={",".join(given.sizes)}'
-  cases = [{'mixer': name, 'size': text} for text in given.sizes for name in given.mixers]
+  cases = [
+    {'mixer': name, 'size': text}
+    for text in given.sizes
+    for name in given.mixers
+    if others(name, size_of(text, quick=False).length)
+  ]
 
   def measure(mixer, size):
     return compared(mixer, size_of(size, given.quick), 1 if given.quick else given.rounds)

@@ -69,3 +69,16 @@ def longer(result: dict, compared: dict) -> list[str]:
   names = 'scratch', 'scratch, longer', 'masked', 'masked, longer', 'gain, points (95 %)', 'gain, longer'
   heading = f'test accuracy on {column}, %'
   return table((heading, *names), [*rows, ('mean', '', '', '', '', *means)])
+
+
+def quick(result: dict) -> list[str]:
+  """Shows quick looks at mixers (benchmarks/compare_runs.py): one task, one seed each."""
+  rows = []
+  for row in sorted(result['rows'], key=lambda row: row['mixer']):
+    scratch, masked = row['arms']['scratch'], row['arms']['masked']
+    scores = (f'{percent(a["score"])} ({percent(a["low"])} to {percent(a["high"])})' for a in (scratch, masked))
+    steps = ' + '.join(f'{count:,}' for count in masked['steps'].values())
+    steps = f'{scratch["steps"]["finetune"]:,}; {steps}'
+    rows.append((f'`{row["mixer"]}`', *scores, f'{scratch["parameters"]:,.0f}', steps))
+  names = 'one seed, ListOps-mini', 'scratch, %', 'masked, %', 'parameters', 'steps: scratch; masked'
+  return table(names, rows)

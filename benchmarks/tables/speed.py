@@ -201,7 +201,11 @@ def saves(result: dict) -> list[str]:
   return table(('state of', 'on', 'MB', *(f'{name}, ms' for name in times)), rows)
 
 
-def field(result: dict) -> list[str]:
+def field(result: dict, ways: dict) -> list[str]:
+  """The table of `field`; its last column is from the result of `ways`."""
+  over_cheapest = {}
+  for row in ways['rows']:
+    over_cheapest.setdefault(row['mixer'], []).append(row['times_of_cheapest']['wall'])
   ours = [row for row in result['rows'] if ' ' not in row['mixer']]  # others are peers in PyTorch
   sizes = list(dict.fromkeys(row['size'] for row in ours))
   by = {(row['mixer'], row['size']): row for row in ours}
@@ -221,9 +225,10 @@ def field(result: dict) -> list[str]:
       else:
         ratio, megabytes = row['times_of_attention']['wall'], row['temporary_megabytes']
         cells += [f'{ratio:.2f}', _cores(row), f'{megabytes:,.0f}']
-    rows.append((f'`{name}`', parameters, *cells))
+    most = f'{max(over_cheapest[name]):.2f}' if name in over_cheapest else ''
+    rows.append((f'`{name}`', parameters, *cells, most))
   names = [name for size in sizes for name in (f'{size.replace("x", " x ")}: time', 'cores', 'MB')]
-  return table(('mixer', 'parameters', *names), rows)
+  return table(('mixer', 'parameters', *names, 'over the cheapest way'), rows)
 
 
 def gpu_attention(result: dict) -> list[str]:

@@ -28,7 +28,7 @@ def path_attention(
   hidden_BLH: jax.Array | None = None,
   *,
   direction: str = 'forward',
-  chunk: int = CHUNK,
+  chunk: int | None = None,
 ) -> jax.Array:
   """Softmax over s <= t of q_t^T M_t M_{t-1} ... M_{s+1} k_s / sqrt(K), times v, where M_r = I - beta_r w_r
   w_r^T. The score of a position with itself is q_t . k_t / sqrt(K).
@@ -43,7 +43,7 @@ def path_attention(
     hidden_BLH: bool; True: only the position itself sees this key, as needed for padding. None: none is
       hidden.
     direction: 'forward' (causal), or 'backward': over s >= t, with M_t M_{t+1} ... M_{s-1}.
-    chunk: T, positions per chunk, a power of two; it need not divide the length.
+    chunk: T, positions per chunk, a power of two; it need not divide the length. None: 64.
 
   Returns:
     y float32 [B, L, H, P].
@@ -54,6 +54,7 @@ def path_attention(
   backward = direction == 'backward'
   if backward:
     arrays = [jnp.flip(x, 1) for x in arrays]
+  chunk = CHUNK if chunk is None else chunk
   y_BLHP = _attend(min(chunk, 1 << (L - 1).bit_length()), *arrays)
   return checkpoint_name(jnp.flip(y_BLHP, 1) if backward else y_BLHP, 'mixer')
 
