@@ -24,6 +24,7 @@ OF_MACHINE = 'seconds', 'time'  # parts of a stage that nobody should compare wi
 NEW = ('deltanet', 'gated_deltaproduct', 'kda', 'gated_deltanet2', 'rwkv7', 'retnet', 'gla', 'mamba3')
 NEW += ('log_linear_mamba2', 'mesanet', 'ttt_linear', 'forgetting_attention', 'path_attention', 'slstm')
 NEW += ('min_lstm', 'linoss', 'b2s6', 's4d_dfout')
+UNLIMITED = '--config.pretrain.max_seconds=0', '--config.finetune.max_seconds=0'
 
 
 def run_compare_runs(arguments):
@@ -72,17 +73,18 @@ def _shipped(line) -> dict:
 def run_compare_quick(arguments):
   """Takes a quick look at every newer mixer: ListOps-mini from scratch and after self-pretraining, one seed.
 
+    lra-spt prepare listops_mini --data_dir=data
     python -m benchmarks compare_quick --data_dir=data --workdir=runs/quick
 
-  A row is `lra-spt compare --quick --model=MIXER`, which takes about ten minutes on two idle cores and stops
-  training after seven, so a busy machine makes fewer steps. The table on docs/models.md, which
-  `python -m docs.build` writes, says how many. Rows that the file has are not run again, and the same command
-  continues after an interruption.
+  A row has the runs of `lra-spt compare --quick --model=MIXER`, but without the limit of time, so that all
+  mixers make the same number of steps on every machine. Rows that the file has are not run again, and the
+  same command continues after an interruption. `python -m docs.build` then makes the table of docs/models.md.
   """
   parser = harness.parser(run_compare_quick, 'compare_quick.json')
   harness.add_names(parser, '--mixers', NEW)
   parser.add_argument('--data_dir', default='data', help='folder of prepared sets (%(default)s)')
   parser.add_argument('--workdir', type=pathlib.Path, default='runs/quick', help='of the runs (%(default)s)')
+  parser.add_argument('--smoke', action='store_true', help='a few steps; numbers mean nothing')
   parser.set_defaults(resume=True)
   given = parser.parse_args(arguments)
   harness.cpu_only()
@@ -90,8 +92,9 @@ def run_compare_quick(arguments):
 
   def measure(mixer):
     workdir, start = given.workdir / mixer, time.monotonic()
-    command = [sys.executable, '-m', 'lra_spt', 'compare', '--quick', f'--model={mixer}']
-    command += [f'--workdir={workdir}', f'--data_dir={given.data_dir}']
+    plan = f'{compare.RECIPE}:models={mixer},quick=true'
+    command = [sys.executable, '-m', 'lra_spt', 'study', plan, f'--workdir={workdir}', *UNLIMITED]
+    command += [f'--config.runtime.data_dir={given.data_dir}', *['--smoke'] * given.smoke]
     subprocess.run(command, cwd=harness.ROOT, check=True, stdout=sys.stderr)
     return _looked_at(workdir) | {'minutes': round((time.monotonic() - start) / 60, 1)}
 

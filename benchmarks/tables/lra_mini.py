@@ -76,7 +76,8 @@ def quick(result: dict) -> list[str]:
   rows = []
   for row in sorted(result['rows'], key=lambda row: row['mixer']):
     scratch, masked = row['arms']['scratch'], row['arms']['masked']
-    scores = (f'{percent(a["score"])} ({percent(a["low"])} to {percent(a["high"])})' for a in (scratch, masked))
+    limits = ([percent(arm[key]) for key in ('score', 'low', 'high')] for arm in (scratch, masked))
+    scores = ('{} ({} to {})'.format(*one) for one in limits)
     steps = ' + '.join(f'{count:,}' for count in masked['steps'].values())
     steps = f'{scratch["steps"]["finetune"]:,}; {steps}'
     rows.append((f'`{row["mixer"]}`', *scores, f'{scratch["parameters"]:,.0f}', steps))

@@ -7,6 +7,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from benchmarks import compare_runs
+from benchmarks.tables import lra_mini
 from lra_spt.cli import main
 from lra_spt.config import loading
 from lra_spt.data import tasks
@@ -193,3 +194,15 @@ def test_a_smoke_run_ends_with_a_page_and_a_table(tmp_path, capsys):
   assert '**Gains and cost**' in table
   about = json.loads((tmp_path / 'w/study.json').read_text())['about']
   assert 'mingru is as large as transformer_rotary, by parameters' in about
+
+
+@pytest.mark.slow
+def test_quick_looks_become_rows_of_a_table(tmp_path):
+  command = [f'--json={tmp_path}/quick.json', f'--workdir={tmp_path}/w', f'--data_dir={tmp_path}/data']
+  command += ['--mixers=min_lstm', '--smoke']
+  for _ in range(2):
+    compare_runs.run_compare_quick(command)
+  (row,) = json.loads((tmp_path / 'quick.json').read_text())['rows']  # the second call ran nothing
+  assert row['arms'].keys() == {'scratch', 'masked'}
+  *_, line = lra_mini.quick({'rows': [row]})
+  assert line.startswith('| `min_lstm` | ')
