@@ -18,6 +18,8 @@ def of_study(name: str, result: dict, compared) -> dict[str, list[str]]:
     return {'main': arrows(result)}
   if name == 'mini_longer':
     return {'main': longer(result, compared())}
+  if name == 'archives':
+    return {'main': archives(result)}
   return {}
 
 
@@ -83,3 +85,19 @@ def quick(result: dict) -> list[str]:
     rows.append((f'`{row["mixer"]}`', *scores, f'{scratch["parameters"]:,.0f}', steps))
   names = 'one seed, ListOps-mini', 'scratch, %', 'masked, %', 'parameters', 'steps: scratch; masked'
   return table(names, rows)
+
+
+def archives(result: dict) -> list[str]:
+  """Shows the mean score of every way of training on every set: a row for each model and way."""
+  lines = [*result['cells'], *result.get('recorded', ())]
+  columns = _unique(cell['column'] for cell in lines)
+  by = {(cell['row'], cell['column']): cell for cell in lines if cell['scores']}
+
+  def shown(row, column):
+    cell = by.get((row, column))
+    return score(cell['score'], cell['metric']) if cell else ''
+
+  rows = _unique(cell['row'] for cell in lines)
+  return table(
+    (_heading(lines), *columns), [(row, *(shown(row, column) for column in columns)) for row in rows]
+  )
