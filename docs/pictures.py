@@ -208,7 +208,9 @@ def recall(result: dict):
     one.set_xlabel(name)
     one.grid(axis='y', color=RULE, alpha=0.25)
   axes[0].set_ylabel('test accuracy, %')
-  axes[1].axhline(50, color=RULE, lw=0.8, ls=':')  # chance
+  pairs = np.array(sorted({place for found in points[0].values() for place, _ in found}))
+  axes[0].plot(pairs, 100 / pairs, ':', color=RULE, lw=1)  # chance
+  axes[1].axhline(50, color=RULE, lw=1, ls=':')
   lines = {line.get_label(): line for one in axes[::-1] for line in one.lines}
   lines = {model: lines[model] for model in COLOURS if model in lines}
   figure.legend(
