@@ -23,7 +23,8 @@ from lra_spt.report.study.arms import duration
 from lra_spt.studies import budget, choice, estimate, progress, queues, records, runner, study
 from lra_spt.studies.study import Cell, Study
 
-INSTALLED = user_files.installed('studies', 'get_study')
+# The tasks of archives.py exist where their sets are prepared.
+INSTALLED = [path for path in user_files.installed('studies', 'get_study') if 'archives' not in path]
 RUNS = {  # what the files expand to: cells, those with a config, runs, stages to train
   'figure1': (40, 38, 38, 57),
   'figure2': (32, 32, 32, 48),
@@ -34,6 +35,7 @@ RUNS = {  # what the files expand to: cells, those with a config, runs, stages t
   'image_epochs': (2, 2, 2, 3),
   'larger_s4': (8, 8, 8, 12),
   'lab': (9, 9, 45, 50),
+  'lab_image': (12, 12, 36, 45),
   'mini_arms': (90, 90, 90, 126),  # all of LRA-mini: with one seed
   'mini_further': (8, 8, 8, 12),
   'mini_labels': (11, 11, 11, 15),
@@ -46,6 +48,7 @@ RUNS = {  # what the files expand to: cells, those with a config, runs, stages t
   'pathx_training': (2, 2, 2, 3),
   'pooling': (9, 9, 9, 11),
   'questions': (18, 18, 98, 147),
+  'recall': (16, 16, 16, 16),
   'table1': (60, 60, 60, 72),
   'table2': (56, 43, 43, 56),
   'table3': (24, 24, 24, 36),
