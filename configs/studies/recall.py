@@ -21,7 +21,7 @@ RECALL = {  # model: name in a table
 PARITY = {'transformer_rotary': 'Transformer + Rotary', 'mamba2': 'Mamba-2', 's4': 'S4', 'slstm': 'sLSTM'}
 LENGTH = 32  # of parity
 TRAINING = {
-  'finetune.max_steps': 800,
+  'finetune.max_steps': 600,
   'finetune.optimizer.lr': 3e-3,
   'finetune.evaluate_every': 200,
   'finetune.patience': 0,
