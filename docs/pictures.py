@@ -190,7 +190,7 @@ COLOURS = MODELS | {'Gated DeltaNet': '#2f7d32', 'Mamba-2': '#7b3fa0', 'sLSTM': 
 def recall(result: dict):
   """Draws accuracy against the number of pairs (MQAR), and of parity against the length of test examples."""
   points = {}, {}  # of recall and of parity: {model: [(place, accuracy)]}
-  for cell in result['cells']:
+  for cell in (cell for cell in result['cells'] if cell['scores']):
     longer = cell.get('by_length')
     found = [(one['length'], one['accuracy']) for one in longer[0].values()] if longer else []
     found = found or [(int(cell['task'].partition('_')[2]), cell['score'])]
@@ -312,6 +312,7 @@ def attention(result: dict):
 
 
 PICTURES = {  # picture: its result files, and what draws it from their content
+  'recall': (('recall.json',), recall),
   'front': (('demo_restored.json', 'demo_seeds.json'), front),
   'front_dark': (('demo_restored.json', 'demo_seeds.json'), front_dark),
   'image_epochs': (('image_epochs.json',), curves),

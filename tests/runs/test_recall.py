@@ -16,7 +16,7 @@ from lra_spt.studies import study
     ('Transformer + Rotary', '8 pairs', 0.9, 1.0),  # each key looks for itself
     ('S4', '8 pairs', 0.0, 0.3),  # its kernels do not depend on the keys
     ('sLSTM', 'Parity', 0.9, 1.0),  # a state that may change its sign
-    ('Mamba-2', 'Parity', 0.0, 0.75),  # states only decay
+    ('Mamba-2', 'Parity', 0.0, 0.7),  # states only decay
   ],
 )
 def test_a_model_that_is_known_to(model, column, least, most, tmp_path, monkeypatch):
@@ -26,5 +26,6 @@ def test_a_model_that_is_known_to(model, column, least, most, tmp_path, monkeypa
   config = loading.load(cell.config, cell.overrides | {'runtime.data_dir': str(tmp_path / 'data')})
   prepare.prepare(config.task, tmp_path / 'data')
   result = experiment.run(config, tmp_path / 'run', announce=lambda line: None)
-  accuracy = result['metrics']['test']['accuracy']
-  assert least <= accuracy <= most
+  metrics = result['metrics']
+  test = metrics.get('by_length', {}).get('test_4x', metrics['test'])  # of parity four times the length
+  assert least <= test['accuracy'] <= most
