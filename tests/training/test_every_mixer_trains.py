@@ -14,7 +14,6 @@ from lra_spt.report.statistics import intervals
 
 SMALL = {  # as deep as in the demo, but half as wide: with one layer some recurrences as drawn do as well
   'model.width': 32,
-  'model.feed_forward': 64,
   'finetune.batch_size': 20,
   'finetune.optimizer.lr': 3e-3,
   'finetune.max_steps': 400,
