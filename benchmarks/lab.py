@@ -1,5 +1,6 @@
 """The laboratory (`configs/studies/lab.py`): contrasts of its arms, and how far its models read."""
 
+import operator
 import sys
 import zlib
 
@@ -38,7 +39,10 @@ def contrasts(table) -> list[dict]:
   parts = []
   for name in names:
     plus, minus = CONTRASTS[name]
-    units = [[run.units for run in sorted(cells[row].runs, key=_seed)] for row in (*plus, *minus)]
+    units = [
+      [run.units for run in sorted(cells[row].runs, key=operator.attrgetter('seed'))]
+      for row in (*plus, *minus)
+    ]
     parts.append(bootstrap.parts(units, [1] * len(plus) + [-1] * len(minus)))
   made = bootstrap.estimates(parts, (-2, 2), stream=zlib.crc32(b'lab'))
   adjusted = bootstrap.holm([one.p for one in made])
@@ -48,10 +52,6 @@ def contrasts(table) -> list[dict]:
     | {'p': one.p, 'adjusted': p, 'significant': bool(p <= comparisons.LEVEL)}
     for name, one, p in zip(names, made, adjusted, strict=True)
   ]
-
-
-def _seed(run) -> int:
-  return run.seed
 
 
 def run_inside(arguments):

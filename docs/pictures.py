@@ -184,7 +184,7 @@ def lab(result: dict):
   return figure
 
 
-COLOURS = MODELS | {'Gated DeltaNet': '#2f7d32', 'Mamba-2': '#7b3fa0', 'sLSTM': '#c2185b', 'LRU': '#2f7d32'}
+COLOURS = MODELS | {'Gated DeltaNet': '#2f7d32', 'Mamba-2': '#7b3fa0', 'sLSTM': '#c2185b'}
 
 
 def recall(result: dict):
@@ -216,42 +216,6 @@ def recall(result: dict):
   figure.legend(
     [*lines.values()], [*lines], loc='outside upper center', ncols=5, frameon=False, labelcolor=INK
   )
-  return figure
-
-
-def archives(result: dict):
-  """Draws the mean test score of each model and arm, a panel per set, with a line for MultiRocket."""
-  sets = list(dict.fromkeys(cell['column'] for cell in result['cells']))
-  models = list(dict.fromkeys(cell['model'] for cell in result['cells']))[::-1]
-  names = {cell['model']: cell['row'].partition(', ')[0] for cell in result['cells']}
-  kinds = {  # arm: marker, colour of its face, colour of its edge, name
-    'scratch, steps of finetuning': ('o', 'white', RULE, 'scratch, equal finetuning'),
-    'scratch': ('o', RULE, RULE, 'scratch, compute-tied'),
-    'masked': ('o', SPT, SPT, 'masked SPT'),
-  }
-  figure, axes = panels(10.5, 4.6, 2, 4)
-  for one, name in zip(axes, sets, strict=True):
-    for cell in (cell for cell in result['cells'] if cell['column'] == name):
-      marker, face, edge, _ = kinds[cell['row'].partition(', ')[2]]
-      scale, place = 1 if cell['metric'] == 'r2' else 100, models.index(cell['model'])
-      shift = 0.22 * (1 - [*kinds].index(cell['row'].partition(', ')[2]))
-      each = scale * np.array(cell['scores'])
-      one.plot([each.min(), each.max()], [place + shift] * 2, color=edge, lw=1)
-      one.plot(each.mean(), place + shift, marker, ms=6, mfc=face, mec=edge)
-    for cell in (cell for cell in result.get('recorded', ()) if cell['column'] == name):
-      one.axvline((1 if cell['metric'] == 'r2' else 100) * cell['score'], color=INK, lw=1, ls=':')
-    one.set_title(name, fontsize=9, color=INK)
-    shown = [names[model] for model in models] if one in axes[::4] else [''] * len(models)
-    one.set_yticks(range(len(models)), shown)
-    one.margins(0.12, 0.15)
-    one.set_xlabel('R²' if name in ('Covid3Month', 'Tecator') else 'test accuracy, %')
-    one.grid(axis='x', color=RULE, alpha=0.25)
-  dots = [
-    Line2D([], [], marker=marker, ls='', mfc=face, mec=edge, ms=6) for marker, face, edge, _ in kinds.values()
-  ]
-  dots.append(Line2D([], [], color=INK, lw=1, ls=':'))
-  labels = [*(name for *_, name in kinds.values()), 'MultiRocket']
-  figure.legend(dots, labels, loc='outside upper center', ncols=4, frameon=False, labelcolor=INK)
   return figure
 
 

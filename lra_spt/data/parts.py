@@ -177,7 +177,7 @@ class Classes:
 
   @property
   def scores(self) -> tuple[str, ...]:
-    """What may be the main score."""
+    """The names that `Task.metric` may have."""
     return (*self.measures, 'auroc') if self.count == 2 else self.measures
 
 
