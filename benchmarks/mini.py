@@ -134,13 +134,21 @@ def _operations(cell) -> float:
 
 
 def _curves(table) -> list[dict]:
-  """Validation of every seed of the whole cells, over the operations of training."""
+  """Validation of every seed of whole cells, over operations of training and over steps of finetuning."""
   curves = []
   for (row, column), cell in table.cells.items():
     for run in () if cell.open else cell.runs:
       if (curve := study_curves.of_operations(run)) is not None:
         flops, scores = (np.asarray(values).tolist() for values in curve)
-        curves.append({'row': row, 'column': column, 'seed': run.seed, 'flops': flops, 'score': scores})
+        steps, _ = run.curves['finetune']['validation'][run.score.key]
+        one = {
+          'row': row,
+          'column': column,
+          'seed': run.seed,
+          'flops': flops,
+          'steps': np.asarray(steps).tolist(),
+        }
+        curves.append(one | {'score': scores})
   return curves
 
 

@@ -86,7 +86,7 @@ def front(shown: dict, seeds: dict, ink: str = INK, blue: str = SPT):
   figure.suptitle(title, color=ink, fontsize=11.5, fontweight='bold', x=0.01, ha='left')
   left, right = figure.subfigures(1, 2, width_ratios=(1, 4.2))
   original, hidden, restored = (np.array(shown[key][0]) for key in ('original', 'hidden', 'restored'))
-  pictures = {'image': original, 'given': np.ma.masked_array(original, hidden), 'restored': restored}
+  pictures = {'image': original, 'hidden: blue': np.ma.masked_array(original, hidden), 'restored': restored}
   for one, (name, values) in zip(left.subplots(3), pictures.items(), strict=True):
     one.set_facecolor(HIDDEN)
     one.imshow(values, cmap='gray', vmin=0, vmax=255)
@@ -150,18 +150,50 @@ def curves(result: dict):
     for curve in (curve for curve in result['curves'] if curve['column'] == task):
       model, _, arm = curve['row'].partition(', ')
       dashes = '--' if arm == 'masked' else '-'
-      one.plot(
-        curve['flops'], 100 * np.array(curve['score']), dashes, color=MODELS[model], label=curve['row']
-      )
+      flops, scores = np.array(curve['flops']) / 1e15, 100 * np.array(curve['score'])
+      one.plot(flops, scores, dashes, color=MODELS[model], label=curve['row'])
     one.set_title(task, fontsize=10, color=INK)
     one.set_xlim(left=0)
     one.grid(axis='y', color=RULE, alpha=0.3)
   for one in axes[::columns]:
     one.set_ylabel('accuracy on validation, %')
   for one in axes[-columns:]:
-    one.set_xlabel('FLOPs of training, pretraining included')
+    one.set_xlabel('PFLOP of training, pretraining included')
   lines = max(axes, key=lambda one: len(one.lines)).get_legend_handles_labels()
   figure.legend(*lines, loc='outside upper center', ncols=2 * columns, frameon=False, labelcolor=INK)
+  return figure
+
+
+AXES = {'flops': (1e12, 'TFLOP, pretraining included'), 'steps': (1, 'steps with labels')}
+ARMS = {'scratch': RULE, 'masked': SPT}
+
+
+def question(result: dict, column: str):
+  """Draws validation accuracy of every seed of one task, over operations and over steps with labels.
+
+  Each model has a column of panels.
+  """
+  curves = [one for one in result['curves'] if one['column'] == column]
+  models = list(dict.fromkeys(one['row'].rpartition(', ')[0] for one in curves))
+  figure, axes = panels(1 + 2.9 * len(models), 5.2, len(AXES), len(models))
+  for place, one in enumerate(axes):
+    (x, (unit, name)), model = list(AXES.items())[place // len(models)], models[place % len(models)]
+    for arm, colour in ARMS.items():
+      of_arm = [curve for curve in curves if curve['row'] == f'{model}, {arm}']
+      for curve in of_arm:
+        one.plot(np.array(curve[x]) / unit, 100 * np.array(curve['score']), color=colour, lw=0.9, alpha=0.75)
+    one.sharey(axes[0])
+    one.tick_params(labelleft=not place % len(models))
+    one.set_xlim(left=0)
+    one.set_xlabel(name)
+    one.grid(axis='y', color=RULE, alpha=0.25)
+    if place < len(models):
+      one.set_title(model, fontsize=10, color=INK)
+  for one in axes[:: len(models)]:
+    one.set_ylabel('accuracy on validation, %')
+  lines = [Line2D([], [], color=colour) for colour in ARMS.values()]
+  names = 'from scratch, a line per seed', 'after masked self-pretraining'
+  figure.legend(lines, names, loc='outside upper center', ncols=2, frameon=False, labelcolor=INK)
   return figure
 
 

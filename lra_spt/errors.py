@@ -76,14 +76,21 @@ class TooManyOpenFiles(UserError, OSError):
   """The limit of open files is reached; nothing is wrong with the file that could not be opened."""
 
 
-def too_many_open_files(error: BaseException | None) -> TooManyOpenFiles | None:
-  """Returns the error to raise in place of `error` if the limit of open files caused it, else None.
+def chain(error: BaseException | None) -> list[BaseException]:
+  """Lists an error and its causes, which form a circle where the error of a thread is raised again."""
+  errors = []
+  while error is not None and error not in errors:
+    errors.append(error)
+    error = error.__cause__ or error.__context__
+  return errors
+
+
+def too_many_open_files(raised: BaseException | None) -> TooManyOpenFiles | None:
+  """Returns the error to raise in place of `raised` if the limit of open files caused it, else None.
 
   Libraries that meet the limit raise errors of all kinds, also one that says that a file is damaged.
   """
-  seen = []  # a chain may be a circle, where the error of a thread is raised again
-  while error is not None and error not in seen:
-    seen.append(error)
+  for error in chain(raised):
     if isinstance(error, TooManyOpenFiles):
       return error
     code, text = getattr(error, 'errno', None), str(error)
@@ -97,7 +104,6 @@ def too_many_open_files(error: BaseException | None) -> TooManyOpenFiles | None:
         f'This process has as many files open as it may, {limit:,} (see ulimit -n); raise the limit, as by '
         f'`ulimit -n {max(4096, 4 * limit)}`, and run the same command again.'
       )
-    error = error.__cause__ or error.__context__
   return None
 
 

@@ -257,7 +257,7 @@ def dead_owner(gcs, bucket):
   """Makes a dead process the owner of the folder `run` of the bucket."""
 
   def make(seconds=1.0):
-    lease = {'process': 7, 'host': 'gone', 'id': 'x', 'number': 3, 'seconds': seconds}
+    lease = {'process': 7, 'host': 'gone', 'id': 'x', 'seconds': seconds}
     gcs.put(bucket, 'run/.lease', json.dumps(lease).encode())
 
   return make

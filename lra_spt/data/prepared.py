@@ -115,7 +115,7 @@ def copied(folder, into: pathlib.Path):
   """
   remedy = f'copy the set to {folder.parent} again, or prepare it again'
   metadata, digests = read_description(folder, remedy)
-  if not digests or any(name != pathlib.PurePath(name).name for name in digests):
+  if not digests or not all(map(files_lib.is_name, digests)):
     raise DataError(f'The data set in {folder} has no checksums; {remedy}.')
   with tempfile.TemporaryDirectory(prefix='copying_', dir=into) as temporary:
     # Only its maker may read `temporary`; the folder in it, which is moved later, has the usual rights.
@@ -260,7 +260,7 @@ class Metadata:
 
   def __post_init__(self):
     for name in self.files:
-      if name != pathlib.PurePath(name).name:
+      if not files_lib.is_name(name):
         raise FieldError('files', f'has {name!r:.80}, which is no name of a file')
     for file, sizes in self.groups.items():
       if sum(sizes) != self.counts.get(file):

@@ -14,6 +14,7 @@ import pathlib
 import re
 import socket
 import time
+import uuid
 
 from lra_spt.errors import (
   ConfigError,
@@ -35,6 +36,11 @@ LARGEST, DEEPEST = 256 * 2**20, 50  # bytes and levels of JSON, ten times more t
 def is_bucket(path) -> bool:
   """True for a path that is not on this machine."""
   return '://' in str(path)
+
+
+def is_name(text: str) -> bool:
+  """True for the name of a file or folder; False for a path that leads elsewhere."""
+  return text == pathlib.PurePath(text).name and text not in ('', '..')
 
 
 def place(path):
@@ -69,12 +75,13 @@ def literal(path):
 
 
 @contextlib.contextmanager
-def replacing(path, mode: str = 'w'):
+def replacing(path, mode: str = 'w', shared: bool = False):
   """Opens a file that gets its name only when it is whole and on the disk; after an exception it is removed.
 
   Args:
     path: its folder must exist.
     mode: 'w' (UTF-8) or 'wb'.
+    shared: other processes may write the same file at the same moment; the last one wins.
 
   Raises:
     FileAccessError: the operating system refuses.
@@ -87,7 +94,7 @@ def replacing(path, mode: str = 'w'):
     with touching(path, 'written'):
       path.write_bytes(content if 'b' in mode else content.encode())
     return
-  part = path.with_name(f'{path.name}.part')
+  part = path.with_name(f'{path.name}.{uuid.uuid4().hex}.part' if shared else f'{path.name}.part')
   with touching(path, 'written'):
     try:
       with part.open(mode, encoding=None if 'b' in mode else 'utf-8') as file:
@@ -157,15 +164,15 @@ class Appended:
       self._file.close()
 
 
-def write_text(path, text: str) -> None:
+def write_text(path, text: str, shared: bool = False) -> None:
   """Writes a text file, see `replacing`."""
-  with replacing(path) as file:
+  with replacing(path, shared=shared) as file:
     file.write(text)
 
 
-def write_json(path, content) -> None:
+def write_json(path, content, shared: bool = False) -> None:
   """Writes JSON, see `replacing`; raises a ValueError for a number that is not finite."""
-  write_text(path, json.dumps(content, indent=2, allow_nan=False) + '\n')
+  write_text(path, json.dumps(content, indent=2, allow_nan=False) + '\n', shared)
 
 
 def read_json(path, kind: str, advice: str) -> dict:

@@ -91,7 +91,6 @@ class _Lease:
   def __init__(self, folder):
     self.folder, self.path = folder, folder / LEASE
     self._owner = {'process': os.getpid(), 'host': socket.gethostname(), 'id': uuid.uuid4().hex}
-    self._number = 0  # number of renewals
     self._generation, self._renewed, self._lost = None, 0.0, ''
     self._lock, self._ended = threading.Lock(), threading.Event()
     self._thread = threading.Thread(target=self._beat, name='lease', daemon=True)
@@ -156,8 +155,7 @@ class _Lease:
   def _write(self, generation) -> bool:
     """Writes the lease over one of this generation; True if it belongs to this process then."""
     began = _now()
-    self._number += 1
-    content = json.dumps(self._owner | {'number': self._number, 'seconds': SILENCE}).encode()
+    content = json.dumps(self._owner | {'seconds': SILENCE}).encode()
     written = self.path.write_over(generation, content)
     if not written:  # another process was faster, or this write was repeated because its answer was lost
       stored = self.path.read()

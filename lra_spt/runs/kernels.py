@@ -139,14 +139,12 @@ def _initial_arrays(built: Built, seed: int) -> list[nnx.State]:
 def _best(folder, stages: list[Built]) -> tuple[str, dict]:
   """Returns (stage, {step, arrays}) of the first stage that has a checkpoint."""
   mesh = sharding.make_mesh(devices=sharding.all_devices()[:1])
+  folders = run_folder.stage_folders(folder, run_folder.read_config(folder))
   for built in stages:
-    # The newest folder of the stage: a workdir that was moved may hold several.
-    folders = sorted(folder.glob(f'{built.name}-*'), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    for directory in folders:
-      best = read_best(directory / 'checkpoints', built.abstract_state(mesh))
-      if best is not None:
-        mixers = _mixers(built.model, best['params'], best['stats'])
-        return built.name, {'step': int(best['step']), 'arrays': [*map(nnx.state, mixers)]}
+    best = read_best(folders[built.name] / 'checkpoints', built.abstract_state(mesh))
+    if best is not None:
+      mixers = _mixers(built.model, best['params'], best['stats'])
+      return built.name, {'step': int(best['step']), 'arrays': [*map(nnx.state, mixers)]}
   names = ' or '.join(built.name for built in stages)
   raise NoKernels(f'{folder} has no checkpoint of {names} yet; the first validation writes one')
 

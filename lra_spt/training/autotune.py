@@ -251,7 +251,7 @@ def choose(calls, mesh, folder=None, say=print, operations=OPERATIONS) -> dict[s
     stored[_here(mesh)] = stored.get(_here(mesh), {}) | lasting
     with touching(path, 'written'):
       path.parent.mkdir(parents=True, exist_ok=True)
-      files.write_json(path, stored)
+      files.write_json(path, stored, shared=True)
   chosen, report = {}, {}
   for call, place in zip(calls, processes.first_chooses(places), strict=True):
     if place < 0:

@@ -9,6 +9,7 @@ from lra_spt.data import scorable, tokenizers
 from lra_spt.data.examples import SPLITS
 from lra_spt.data.tasks import Tokens
 from lra_spt.errors import counted
+from lra_spt.report.study import notes
 
 # A normalised mean or deviation beyond these limits is worth a remark.
 _MEAN_LIMIT, _STD_LIMITS = 0.15, (0.8, 1.25)
@@ -66,7 +67,7 @@ def size(count: int) -> str:
 
 def class_name(inspection, label: int) -> str:
   """'3 cat', or '3' where the classes have no names."""
-  names = inspection.metadata.get('class_names') or inspection.metadata.get('words') or ()
+  names = inspection.metadata.get('class_names') or ()
   return f'{label} {names[label]}' if label < len(names) else str(label)
 
 
@@ -76,8 +77,8 @@ def facts(inspection) -> list[tuple[str, str]]:
   how = metadata.get('verification', '')
   if metadata['verified']:
     verified = f'yes{f", {how}" if how else ""}'
-  elif 'generator' in metadata:
-    verified = 'no, generated here'
+  elif not notes.unverified(metadata):
+    verified = 'no, generated here' if 'generator' in metadata else 'no, files of its user'
   else:
     verified = 'no' + (f', only {how}' if how not in ('', 'none') else ': used as it was given')
   read = ', '.join(f'{len(c):,} of {c.total:,} {name}' for name, c in inspection.contents.items())
@@ -104,7 +105,7 @@ def remarks(inspection) -> list[str]:
   ]
   if not inspection.whole:
     general.append('Only a random sample was read, so there may be more copies; --sample 0 reads everything.')
-  if not inspection.metadata['verified'] and 'generator' not in inspection.metadata:
+  if notes.unverified(inspection.metadata):
     general.append('This set was not verified to be the official one.')
   return general + [remark for table in tables(inspection) for remark in table.remarks]
 

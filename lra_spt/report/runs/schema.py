@@ -5,9 +5,9 @@ further keys.
 """
 
 import dataclasses
-import pathlib
 from typing import Any
 
+from lra_spt import files
 from lra_spt.config.values import problem
 from lra_spt.errors import FieldError
 
@@ -72,7 +72,7 @@ class Stage:
   computed_before: list[dict] = dataclasses.field(default_factory=list)  # of attempts that differed
 
   def __post_init__(self):
-    if self.folder != pathlib.PurePath(self.folder).name or self.folder in ('', '..'):
+    if not files.is_name(self.folder):
       raise FieldError('folder', f'is {self.folder!r:.80}, which is no name of a folder')
     _check_reasons('metrics', self.metrics, self.undefined)
 

@@ -236,7 +236,7 @@ def restore_run(line: dict, workdir: pathlib.Path, path, tests: Callable[[str], 
 
 
 def _restore_curve(folder, name, lines, path):
-  if pathlib.PurePath(name).name != name:
+  if not files.is_name(name):
     raise DamagedFile(f'{path} names the stage {name!r}, which is not in {folder.name}; {ADVICE}.')
   # A run that was begun here has a link to the stages of the study.
   place = run_folder.followed(folder / name).resolve()

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from lra_spt import files
-from lra_spt.errors import FileAccessError, UserError, too_many_open_files
+from lra_spt.errors import FileAccessError, UserError, chain, too_many_open_files
 
 
 def difference(there: dict, wanted: dict, digests: str = '') -> str:
@@ -35,12 +35,11 @@ def refusal(error: BaseException, folder: pathlib.Path) -> UserError | None:
   of Orbax, else None: such a checkpoint is not damaged."""
   if limited := too_many_open_files(error):
     return limited
-  while error is not None and files.is_bucket(folder):
-    if isinstance(error, FileAccessError):
-      return error
-    if isinstance(error, ValueError) and (denied := folder.denial('read', error)):
+  for cause in chain(error) if files.is_bucket(folder) else ():
+    if isinstance(cause, FileAccessError):
+      return cause
+    if isinstance(cause, ValueError) and (denied := folder.denial('read', cause)):
       return denied
-    error = error.__cause__ or error.__context__
   return None
 
 
@@ -61,8 +60,7 @@ def reason(error: BaseException, folder: pathlib.Path) -> str:
       raise
     except (OSError, ValueError, RecursionError) as cause:
       return f'state/{name} is damaged: {" ".join(str(cause).split())[:160]}'
-  while (deeper := error.__cause__ or error.__context__) is not None:
-    error = deeper
+  *_, error = chain(error)
   text = re.sub(r'\[(source locations|tensorstore_spec)=.*', '', str(error), flags=re.DOTALL)
   text = ' '.join(text.split())
   text = text if len(text) <= 400 else f'{text[:100]} ... {text[-280:]}'

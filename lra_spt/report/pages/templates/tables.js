@@ -37,7 +37,7 @@ for (const field of document.querySelectorAll('input.filter')) {
     const wanted = field.value.toLowerCase().split(/\s+/).filter(Boolean);
     parts.forEach((part, i) => { part.hidden = !wanted.every(word => words[i].includes(word)); });
   };
+  field.closest('p').hidden = false;
   field.value = decodeURIComponent(location.hash.match(/^#find=(.*)/)?.[1] ?? '');
   field.oninput();
-  field.closest('p').hidden = false;
 }
