@@ -1,7 +1,5 @@
 """The planned analysis of `configs/studies/archives.py`: mean gains of self-pretraining, with intervals."""
 
-import operator
-
 import numpy as np
 
 from configs.studies import archives
@@ -48,8 +46,6 @@ def _gains(table, model, arm):
     cells = [table.cells.get((f'{model}, {one}', column)) for one in ('masked', arm)]
     if any(cell is None or cell.open or not cell.runs for cell in cells):
       return None
-    after_S, before_S = (
-      [run.value for run in sorted(cell.runs, key=operator.attrgetter('seed'))] for cell in cells
-    )
+    after_S, before_S = ([run.value for run in cell.runs] for cell in cells)
     gains.append(np.subtract(after_S, before_S))
   return np.mean(gains, axis=0)

@@ -76,14 +76,14 @@ def write(task, count, draw, data_dir):
   return builders.prepare_set(task.dataset, data_dir, {'examples': count}, lambda work: source)
 
 
-def rate(batches, count, batch_size=BATCH_SIZE):
+def rate(batches, count):
   """Examples per second, over `count` examples."""
 
   def run():
-    for _ in range(count // batch_size):
+    for _ in range(count // BATCH_SIZE):
       next(batches)
 
-  return count // batch_size * batch_size / harness.timed(run)['seconds']
+  return count // BATCH_SIZE * BATCH_SIZE / harness.timed(run)['seconds']
 
 
 def from_the_host(task, data_dir, folder, threads, repeats):

@@ -1,7 +1,5 @@
 """The planned analysis of `configs/studies/questions.py`: one primary interval per question."""
 
-import operator
-
 import numpy as np
 
 from lra_spt.report.statistics import bootstrap, intervals
@@ -73,10 +71,7 @@ def _cells(table, column, *arms) -> list | None:
 
 def _estimate(cells, signs, scale=1.0) -> dict:
   """A signed sum of accuracies over common seeds and test examples, by the method of all reports."""
-  units = [
-    scale * np.stack([run.units for run in sorted(cell.runs, key=operator.attrgetter('seed'))])
-    for cell in cells
-  ]
+  units = [scale * np.stack([run.units for run in cell.runs]) for cell in cells]
   made = bootstrap.estimates([bootstrap.parts(units, signs)], (-2, 2))[0].interval
   return {'estimate': made.estimate, 'low': made.low, 'high': made.high, 'method': made.method}
 

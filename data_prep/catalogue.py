@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from data_prep import official
 from lra_spt.data import generated, prepared, splits
-from lra_spt.data.tasks import Task
+from lra_spt.data.tasks import TASKS, Task
 from lra_spt.errors import ConfigError, DataError, nearest
 
 
@@ -366,8 +366,6 @@ def find(name: str, own: str | None = None) -> Entry:
     return SETS[name]
   if (task := generated.task_of(name)) is not None:
     return _sequences(task)
-  from lra_spt.data.tasks import TASKS
-
   task = TASKS.get(name)
   made_by = owner(task.dataset if task else name)
   if made_by is not None:
@@ -386,8 +384,6 @@ def _sequences(task):
 
 
 def _own(kind, name):
-  from lra_spt.data.tasks import TASKS
-
   if name is None:
     raise ConfigError(f'A set from .{kind} files needs a name of its own; add --name, such as --name waves.')
   _check_name(name)

@@ -17,8 +17,8 @@ from lra_spt.errors import ConfigError, DataError
 Splits = Literal['files', 'holdout', 'random', 'reused', 'grouped', 'shuffled', 'stratified']
 """files: the set holds the three splits. holdout: validation is a tenth of the training file. random:
 80/10/10 of one file. stratified: 80/10/10 of every class of one file, or 80/20 if the set has a test file.
-reused: the test file is the validation
-set too. grouped: 70/15/15 of the groups of one file. shuffled: 70/15/15 of its examples."""
+reused: the test file is the validation set too.
+grouped: 70/15/15 of the groups of one file. shuffled: 70/15/15 of its examples."""
 SPLITS = ('train', 'validation', 'test')
 LEAST_GROUPS = 7  # the least number of which 15 % are one
 _SEED = 42  # of the published code

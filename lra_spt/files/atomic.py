@@ -1,6 +1,6 @@
 """Files that appear whole or not at all, JSON without NaN, and folders that one process owns at a time.
 
-Paths may begin with gs://, see `lra_spt.files.gcs`; only this module distinguishes the two.
+Paths may begin with gs://, see `lra_spt.files.gcs`.
 """
 
 import contextlib

@@ -37,6 +37,14 @@ def linear(inputs: int, outputs: int, *, bias: bool = True, dtype=jnp.float32, r
   return Linear(inputs, outputs, use_bias=bias, dtype=dtype, kernel_init=init, bias_init=init, rngs=rngs)
 
 
+def check_heads(heads: int, width: int) -> None:
+  """Raises ConfigError unless so many heads divide the width."""
+  if heads < 1 or width % heads:
+    raise ConfigError(
+      f'model.width is {width}, which model.mixer.heads={heads} does not divide; choose heads that do'
+    )
+
+
 class Norm(nnx.Module):
   """LayerNorm over D, BatchNorm over batch and length, or ScaleNorm: x divided by its root mean square over
   D, times one learned number (Nguyen and Salazar 2019, arXiv 1910.05895). All are float32 with eps 1e-5.

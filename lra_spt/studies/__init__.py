@@ -1,1 +1,1 @@
-"""Many runs together: statistics, published numbers, the table and the HTML report."""
+"""Studies: many runs that answer one question, their plan, cost and order; `lra-spt compare`."""

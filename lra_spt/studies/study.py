@@ -21,8 +21,8 @@ from lra_spt.studies import choice
 
 NAME = re.compile(r'[a-z0-9][a-z0-9_-]*')
 Values = Mapping[str, object]  # {dotted key: value} of a config
-# Additional parts of a page: training scores over the epochs of both stages; validation over the cost of
-# training; kernels of state-space models; test accuracies as bars.
+# Additional parts of a page: training scores over the epochs of both stages; kernels of state-space models;
+# test accuracies as bars. 'operations' also stores validation scores with the runs of a study.
 SHOWN = ('curves', 'operations', 'kernels', 'bars')
 
 

@@ -97,8 +97,7 @@ def choose(placement: str, examples: Examples, mesh: jax.sharding.Mesh) -> str:
     mesh: to train on.
 
   Raises:
-    ConfigError: the placement is unknown, differs between processes, or is 'device' and the share does not
-    fit.
+    ConfigError: the placement differs between processes, or is 'device' and the share does not fit.
   """
   processes.agreed(PLACEMENTS.index(placement), 'runtime.placement', 'start all of them with the same flags')
   if placement == 'host' or not placement and mesh.devices.flat[0].platform == 'cpu':

@@ -186,7 +186,7 @@ def _nothing_yet(objective):
 
 
 def evaluator_of(built, mesh) -> Evaluator:
-  """Makes the Evaluator of a stage, a `lra_spt.runs.build.Built`."""
+  """Makes the Evaluator of a stage, a `lra_spt.runs.stage.Built`."""
   # With drop_last the batch size decides which examples are left out. It is then always that of the stage.
   drop_last, size = built.protocol.drop_last_evaluation_batch, built.spec.batch_size
   return Evaluator(

@@ -16,7 +16,7 @@ from lra_spt.training.checkpoints.store import Checkpoints
 class Member:
   """A run in a stage.
 
-  built: the stage that it trains, a `lra_spt.runs.build.Built`.
+  built: the stage that it trains, a `lra_spt.runs.stage.Built`.
   directory: the folder of its checkpoints and metrics.
   start: makes the first state from a fresh one (such as with a pretrained encoder), and is called only where
     there is no checkpoint to resume from; None: the fresh state itself.

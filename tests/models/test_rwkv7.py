@@ -101,5 +101,5 @@ def test_operations_are_counted():
 
 @pytest.mark.parametrize('heads', [0, 3])
 def test_errors_name_the_option(heads):
-  with pytest.raises(ValueError, match=f'model.mixer.heads is {heads}, which does not divide model.width 8'):
+  with pytest.raises(ValueError, match=f'model.width is 8, which model.mixer.heads={heads} does not divide'):
     make(heads=heads)

@@ -126,5 +126,5 @@ def test_operations_are_counted():
 
 
 def test_heads_that_do_not_divide_the_width_are_refused():
-  with pytest.raises(ValueError, match='model.mixer.heads is 3, which does not divide model.width 8'):
+  with pytest.raises(ValueError, match='model.width is 8, which model.mixer.heads=3 does not divide'):
     make(heads=3)

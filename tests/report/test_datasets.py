@@ -259,7 +259,7 @@ def test_sound_becomes_curves(write):
   clips[0, 0] = -32_768
   examples = [(clip, k % 3) for k, clip in enumerate(clips)]
   files = {'train': examples[:6], 'validation': examples[6:], 'test': examples[3:6]}
-  data_dir = write(task, files, extra={'class_names': ['<b>yes', 'no', 'up']})
+  data_dir = write(task, files, class_names=['<b>yes', 'no', 'up'])
   findings = inspect.inspect_set(task, data_dir, examples=3)
   assert findings.shown['label'].tolist() == [0, 1, 2]
   np.testing.assert_allclose(findings.contents['train'].values.mean, clips[:6].mean())

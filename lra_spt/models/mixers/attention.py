@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from lra_spt.errors import ConfigError
-from lra_spt.models.layers import linear
+from lra_spt.models.layers import check_heads, linear
 from lra_spt.models.registry import NotNegative, register_mixer
 from lra_spt.ops.attention import Causal, Full, Neighbours, attention_weights
 from lra_spt.ops.attention.patterns import visible_pairs
@@ -53,11 +53,7 @@ class Attention(nnx.Module):
     attention: str = '',
     dtype=jnp.float32,
   ):
-    if heads < 1 or width % heads:
-      raise ConfigError(
-        f'model.width is {width}, which model.mixer.heads={heads} does not divide; choose heads that divide '
-        'the width'
-      )
+    check_heads(heads, width)
     if rotary and not rotary_dimensions and width // heads % 2:
       raise ConfigError(
         f'rotary positions need an even head dimension, but model.width / heads is {width // heads}; change '

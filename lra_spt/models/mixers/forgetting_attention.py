@@ -6,8 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from lra_spt.errors import ConfigError
-from lra_spt.models.layers import linear
+from lra_spt.models.layers import check_heads, linear
 from lra_spt.models.registry import register_mixer
 from lra_spt.models.ssm import zero_padding
 from lra_spt.ops.attention import Causal, Full, attention_weights
@@ -53,11 +52,7 @@ class ForgettingAttention(nnx.Module):
     dtype=jnp.float32,
   ):
     del length, protocol  # gates know no length, and nothing departs from good practice
-    if heads < 1 or width % heads:
-      raise ConfigError(
-        f'model.width is {width}, which model.mixer.heads={heads} does not divide; choose heads that divide '
-        'the width'
-      )
+    check_heads(heads, width)
     self.causal, self.heads, self.qk_norm, self.gated = causal, heads, qk_norm, gate
     self.pattern = Causal() if causal else Full()
     for name in ('query', 'key', 'value', 'out', *(['gate'] if gate else [])):

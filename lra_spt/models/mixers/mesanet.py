@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from lra_spt.errors import ConfigError
-from lra_spt.models.gated import over_heads, short_convolution
-from lra_spt.models.layers import linear
+from lra_spt.models.gated import head_norm, over_heads, short_convolution
+from lra_spt.models.layers import check_heads, linear
 from lra_spt.models.registry import Positive, register_mixer
 from lra_spt.models.ssm import check_causal, group, zero_padding
 from lra_spt.ops.linear_attention import chunk_size
@@ -59,11 +58,7 @@ class MesaNet(nnx.Module):
     dtype=jnp.float32,
   ):
     del length, protocol  # the recurrence knows no length, and nothing departs from good practice
-    if heads < 1 or width % heads:
-      raise ConfigError(
-        f'model.width is {width}, which model.mixer.heads={heads} does not divide; choose heads that divide '
-        'the width'
-      )
+    check_heads(heads, width)
     self.causal, self.heads, self.steps, self.dtype = causal, heads, steps, dtype
     directions, bound = 1 if causal else 2, 1 / math.sqrt(taps)
     self.input = linear(width, 3 * width, bias=False, dtype=dtype, rngs=rngs)
@@ -113,9 +108,7 @@ class MesaNet(nnx.Module):
     return jax.nn.softplus(self.ridge[direction]) + LEAST_RIDGE
 
   def _output(self, y_BLHN):
-    y_BLHN = y_BLHN * lax.rsqrt(jnp.mean(y_BLHN**2, axis=-1, keepdims=True) + 1e-5)
-    y_BLHN = y_BLHN * self.norm[...][None, None, None]
-    return self.out(y_BLHN.reshape(*y_BLHN.shape[:2], -1))
+    return self.out(head_norm(y_BLHN, self.norm[...]))
 
   def init_state(self, batch_size: int) -> dict[str, jax.Array]:
     """The state before the first position: H and G as states [2, B, H, N, N], and the last inputs of the

@@ -10,9 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
-from lra_spt.errors import ConfigError
 from lra_spt.models.gated import over_heads, short_convolution
-from lra_spt.models.layers import linear, valid_positions
+from lra_spt.models.layers import check_heads, linear, valid_positions
 from lra_spt.models.registry import Positive, register_mixer
 from lra_spt.models.ssm import zero_padding
 from lra_spt.ops.path_attention import CHUNK, path_attention
@@ -53,10 +52,7 @@ class PathAttention(nnx.Module):
     dtype=jnp.float32,
   ):
     del length, protocol  # matrices know no length, and nothing departs from good practice
-    if heads < 1 or width % heads:
-      raise ConfigError(
-        f'model.mixer.heads is {heads}, which does not divide model.width {width}; choose a divisor'
-      )
+    check_heads(heads, width)
     self.causal, self.dtype, self.heads = causal, dtype, heads
     for name in ('query', 'key', 'value', 'out'):
       setattr(self, name, linear(width, width, bias=False, dtype=dtype, rngs=rngs))

@@ -10,10 +10,9 @@ import numpy as np
 from flax import nnx
 from jax import lax
 
-from lra_spt.errors import ConfigError
 from lra_spt.models.delta import recurrence_flops
 from lra_spt.models.gated import sharded_delta_rule
-from lra_spt.models.layers import linear
+from lra_spt.models.layers import check_heads, linear
 from lra_spt.models.registry import NotNegative, register_mixer
 from lra_spt.models.ssm import check_causal, group, zero_padding
 from lra_spt.ops.delta_rule import delta_rule_step
@@ -68,10 +67,7 @@ class RWKV7(nnx.Module):
     dtype=jnp.float32,
   ):
     del length, protocol  # the recurrence knows no length, and nothing departs from good practice
-    if heads < 1 or width % heads:
-      raise ConfigError(
-        f'model.mixer.heads is {heads}, which does not divide model.width {width}; choose a divisor'
-      )
+    check_heads(heads, width)
     self.causal, self.dtype, self.heads = causal, dtype, heads
     rank, gate_rank = (
       given or max(32, round(factor * math.sqrt(width) / 32) * 32)

@@ -11,9 +11,8 @@ from flax import nnx
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from lra_spt.errors import ConfigError
 from lra_spt.models.gated import over_heads_with_parameters, short_convolution
-from lra_spt.models.layers import valid_positions
+from lra_spt.models.layers import check_heads, valid_positions
 from lra_spt.models.registry import Positive, register_mixer
 from lra_spt.models.ssm import check_causal, zero_padding
 
@@ -66,10 +65,7 @@ class SLSTM(nnx.Module):
     dtype=jnp.float32,
   ):
     del length, protocol  # the recurrence knows no length, and nothing departs from good practice
-    if heads < 1 or width % heads:
-      raise ConfigError(
-        f'model.mixer.heads is {heads}, which does not divide model.width {width}; choose a divisor'
-      )
+    check_heads(heads, width)
     self.causal, self.heads, self.dtype = causal, heads, dtype
     directions, size = 1 if causal else 2, width // heads
 

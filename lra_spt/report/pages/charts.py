@@ -78,7 +78,7 @@ class Axis:
     return [value for value in values if self.low <= value <= self.high]
 
 
-def axis(values, start, end, *, log=False, bounds=(-math.inf, math.inf), pad=0.04) -> Axis:
+def axis(values, start, end, *, log=False, bounds=(-math.inf, math.inf)) -> Axis:
   """The Axis that holds all finite values, cut at bounds.
 
   Args:
@@ -89,7 +89,7 @@ def axis(values, start, end, *, log=False, bounds=(-math.inf, math.inf), pad=0.0
   low, high = (min(values), max(values)) if values else (0.1, 1.0)
   if log:
     return Axis(low / 1.1, high * 1.1, start, end, True)
-  pad = pad * (high - low) or abs(high) * 0.05 or 0.01
+  pad = 0.04 * (high - low) or abs(high) * 0.05 or 0.01
   return Axis(max(low - pad, bounds[0]), min(high + pad, bounds[1]), start, end)
 
 

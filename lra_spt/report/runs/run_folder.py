@@ -1,4 +1,4 @@
-"""The folder of a run: where everything is, and the one writer and one reader of each file.
+"""The folder of a run: where everything is, and how its files are written and read.
 
 config.json                      what the run is: identity of the config, fingerprints of the data
 pretrain-HASH/, finetune-HASH/   one folder per stage, named by the hash of what determines it (links, where

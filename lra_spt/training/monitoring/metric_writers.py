@@ -153,7 +153,7 @@ def create_writer(
     directory: the folder of the stage.
     resume_step: the step that the stage goes on from.
     tensorboard: write a TensorBoard file too.
-    tracked: names of trackers, with commas between.
+    tracked: names of trackers.
     about: see `trackers.open_tracker`.
   """
   if jax.process_index() > 0:
