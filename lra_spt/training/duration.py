@@ -25,8 +25,8 @@ def operations(built, train: int, validation: int) -> float:
 
 def seconds(
   stages: Sequence, train: int, validation: int, step_seconds: float, done: int = 0
-) -> float | None:
-  """Returns the seconds that stages still take; None if one of them has no known end.
+) -> tuple[float, float]:
+  """Returns the seconds that stages still take, with their limits of time and without; inf if nobody knows.
 
   Args:
     stages: the stage that runs, and those after it.
@@ -35,7 +35,7 @@ def seconds(
     done: the steps of the first stage that are done.
   """
   speed = max(stages[0].flops_per_step, 1) / step_seconds  # operations a second
-  left = 0.0
+  left = unlimited = 0.0
   for i, built in enumerate(stages):
     own = train * built.spec.data_fraction
     limit = built.spec.max_seconds or float('inf')
@@ -43,18 +43,24 @@ def seconds(
     if (total := built.spec.total_steps(int(own))) < NO_LIMIT:
       share = 1 - done / total if i == 0 else 1.0
       most = share * operations(built, int(own), validation) / speed
-    left += min(most, limit)
-  return left if left < float('inf') else None
+    left, unlimited = left + min(most, limit), unlimited + most
+  return left, unlimited
 
 
-def sentence(name: str, left: float | None, step_seconds: float, on_cpu: bool) -> str | None:
-  """Returns the line that a run prints after a few steps; None if it ends within a minute or nobody knows."""
-  if left is None or left < 60:
+def sentence(name: str, left: float, unlimited: float, step_seconds: float, on_cpu: bool) -> str | None:
+  """Returns the line that a run prints after a few steps; None if it ends within a minute or nobody knows.
+
+  Args:
+    left, unlimited: from `seconds`.
+  """
+  if left < 60 or left == float('inf'):
     return None
   if left > A_YEAR:
     why = f'at {step_seconds:.2g} s a step it would take more than a year'
     return f'{name}: the run is not feasible here: {why}'
   line = f'{name}: the run takes about {roughly(left)} from here, at {step_seconds:.2g} s a step'
+  if 1.05 * left < unlimited < float('inf'):
+    line += f'; max_seconds ends it early, all steps would take {roughly(unlimited)}'
   if on_cpu and left >= DAYS:
     line += '. This takes days on a CPU: use an accelerator, or a small task such as those of configs/mini'
   return line

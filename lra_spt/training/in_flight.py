@@ -15,6 +15,8 @@ class InFlight:
   """The dispatches that devices have not finished yet.
 
   seconds: the measured seconds of a step, without compilation; None before the first dispatch is finished.
+  warm: a dispatch after the first is in `seconds`. The first is slow, since it also starts threads and takes
+  memory, so it is left out as soon as there is another.
   """
 
   def __init__(self, what: str):
@@ -24,6 +26,7 @@ class InFlight:
     self._last = 0.0
     self._took = self._steps = 0.0  # seconds and steps, the last ones with the most weight
     self.seconds: float | None = None
+    self.warm = False
 
   def at_once(self, most: int) -> int:
     """Returns how many steps the next dispatch takes: 1 to `most`, and where they are slow no more than half
@@ -66,6 +69,8 @@ class InFlight:
       since, steps = (since if steps else max(since, given)), steps + count
     if steps:
       self._last = time.monotonic()
-      self._took, self._steps = self._took / 2 + self._last - since, self._steps / 2 + steps
+      before = 1 / 2 if self.warm else 0  # the weight of what was measured before
+      self._took, self._steps = before * self._took + self._last - since, before * self._steps + steps
+      self.warm = self.seconds is not None
       self.seconds = self._took / self._steps
       processes.busy_with(f'the {self._what} in progress (about {max(SECONDS, self.seconds):.0f} s)')

@@ -188,7 +188,7 @@ class StageLoop:
       if log.met_non_finite:
         self._guard(members, state)
         log.met_non_finite = False
-      progress(step, in_flight.seconds)
+      progress(step, in_flight.seconds if in_flight.warm else None)
       if not whole:
         continue
       due = alone or step // self.loop.log_every > chunk_start // self.loop.log_every
@@ -219,8 +219,9 @@ class StageLoop:
     )
 
   def _estimate(self, step: int, seconds: float) -> str | None:
-    left = duration.seconds([self.built, *self._later], self._examples, len(self.validation), seconds, step)
-    return duration.sentence(self.name, left, seconds, self.mesh.devices.flat[0].platform == 'cpu')
+    stages = [self.built, *self._later]
+    left = duration.seconds(stages, self._examples, len(self.validation), seconds, step)
+    return duration.sentence(self.name, *left, seconds, self.mesh.devices.flat[0].platform == 'cpu')
 
   def _is_due(self, step: int) -> bool:  # the validation of all members
     return step % self._evaluate_every == 0 or step >= self.total

@@ -55,6 +55,20 @@ def test_no_more_is_in_flight_than_a_step_or_two_seconds(monkeypatch, step_secon
   assert device.now >= device.free
 
 
+def test_the_first_step_is_left_out_of_the_speed(monkeypatch):
+  device, ahead = Device(monkeypatch, 3.0), in_flight.InFlight('training steps')
+  ahead.add(device.dispatch(1), 1)
+  ahead.wait()
+  assert ahead.seconds == pytest.approx(3.0, rel=0.1)
+  assert not ahead.warm
+  device.step_seconds = 0.5
+  for _ in range(2):
+    ahead.add(device.dispatch(1), 1)
+    ahead.wait()
+    assert ahead.seconds == pytest.approx(0.5, rel=0.2)
+    assert ahead.warm
+
+
 def test_slow_steps_change_no_number(make_stage, monkeypatch, tmp_path):
   """Chunks are given out step by step: the same lines, the same parameters, bit for bit."""
   lines, states = [], []
@@ -134,24 +148,32 @@ def stage_of(steps, flops, max_seconds=0.0):
   return types.SimpleNamespace(spec=spec, flops_per_step=flops)
 
 
-def test_the_first_line_is_about_the_whole_run(capsys):
+def test_the_first_line_is_about_the_whole_run(capsys, monkeypatch):
   """The stage that runs, the one after it and validations; a limit of time bounds its stage."""
   stages = [stage_of(100, 30), stage_of(50, 60)]
   # Of 100 examples one epoch has 10 steps; a validation of 20 examples costs 20 forward passes.
   first, second = 100 * 30 + 10 * 20 * 1, 50 * 60 + 5 * 20 * 2
-  assert duration.seconds(stages, 100, 20, 2.0) == pytest.approx((first + second) / 15)
-  assert duration.seconds(stages, 100, 20, 2.0, done=50) == pytest.approx((first / 2 + second) / 15)
+  assert duration.seconds(stages, 100, 20, 2.0) == pytest.approx([(first + second) / 15] * 2)
+  assert duration.seconds(stages, 100, 20, 2.0, done=50) == pytest.approx([(first / 2 + second) / 15] * 2)
   endless = stage_of(duration.NO_LIMIT, 60, max_seconds=7.0)
-  assert duration.seconds([stages[0], endless], 100, 20, 2.0) == pytest.approx(first / 15 + 7)
-  long = duration.sentence('pretrain', 4 * 86400, 7.0, True)
+  assert duration.seconds([stages[0], endless], 100, 20, 2.0) == pytest.approx((first / 15 + 7, float('inf')))
+  short = duration.sentence('pretrain', 3600.0, 86400 * 9, 7.0, True)
+  assert short == (
+    'pretrain: the run takes about 60 min from here, at 7 s a step; max_seconds ends it early, all steps '
+    'would take 9 days'
+  )
+  long = duration.sentence('pretrain', 4 * 86400, 4 * 86400, 7.0, True)
   assert long.startswith('pretrain: the run takes about 4 days from here, at 7 s a step. This takes days on')
-  assert 'CPU' not in duration.sentence('pretrain', 4 * 86400, 7.0, False)
+  assert 'CPU' not in duration.sentence('pretrain', 4 * 86400, 4 * 86400, 7.0, False)
   line = hooks.ReportProgress(
     'pretrain', total=9, initial=0, batch_size=1, enabled=True, estimate=lambda step, s: f'{step}: {s}'
   )
-  for step in range(1, 6):
+  now = [0.0]
+  monkeypatch.setattr(time, 'monotonic', lambda: now[0])
+  for step in range(1, 9):
     line(step, 0.5 if step > 1 else None)
-  assert capsys.readouterr().out == '3: 0.5\n'
+    now[0] += 0.5
+  assert capsys.readouterr().out == '5: 0.5\n'
 
 
 def test_no_speed_counts_compilation(capsys, monkeypatch):

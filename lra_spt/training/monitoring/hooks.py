@@ -17,7 +17,7 @@ from lra_spt.errors import roughly
 from lra_spt.training import population
 
 SECONDS_BETWEEN_LINES = 60.0
-STEPS_BEFORE_ESTIMATE = 3
+STEPS_BEFORE_ESTIMATE, SECONDS_BEFORE_ESTIMATE = 3, 2.0
 SHOWN = ('loss', 'accuracy', 'mae', 'r2', 'macro_f1', 'auroc')  # metrics beside the bar
 LINES_OF_SPEED = 20  # the speed is a median over so many lines, which ignores rare pauses
 
@@ -76,7 +76,8 @@ class ReportProgress:
       self._bar.start_t += compiled - self._compiled
       self._bar.last_print_t += compiled - self._compiled
     self._compiled = compiled
-    if step_seconds and self._estimate and step >= self._estimate_from:
+    measured = now - compiled - self._marks[0][1] >= SECONDS_BEFORE_ESTIMATE and step >= self._estimate_from
+    if step_seconds and self._estimate and measured:
       line, self._estimate = self._estimate(step, step_seconds), None
       if line and not self._bar.disable:
         self._bar.write(line)
