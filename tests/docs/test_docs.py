@@ -133,8 +133,7 @@ def test_a_comment_that_names_nothing_is_refused(mark, named):
 
 
 def test_benchmarks_that_are_named_exist(pages):
-  today = [text for path, text in pages.items() if path.name != 'CHANGELOG.md']
-  names = {name for text in today for name in re.findall(r'-m\s+benchmarks\s+([a-z]\w*)', text)}
+  names = {name for text in pages.values() for name in re.findall(r'-m\s+benchmarks\s+([a-z]\w*)', text)}
   assert {'demo_seeds', 'attention', 'ssm', 'data'} <= names <= {*BENCHMARKS}
 
 
@@ -163,10 +162,7 @@ def test_functions_that_are_called_are_public(pages):
 
 
 def test_files_that_are_named_exist(pages, repository):
-  """The history alone names files that are gone."""
   for path, text in pages.items():
-    if path.name == 'CHANGELOG.md':
-      continue
     for name in re.findall(
       r'(?<!/)\b(?:configs|tests|benchmarks|launch|lra_spt|data_prep|docs)/[\w/.]+\.\w+', text
     ):
