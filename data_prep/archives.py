@@ -59,7 +59,7 @@ def _naming_damage(archive):
 
 
 class _Stream:
-  """The uncompressed archive; moves a progress bar by the bytes that were read of the file."""
+  """The uncompressed archive. Reading it moves a progress bar by the bytes that are read from the file."""
 
   def __init__(self, raw: io.BufferedReader, bar: tqdm.tqdm):
     self._raw, self._bar = raw, bar
@@ -223,7 +223,7 @@ def contents(archive: pathlib.Path, wanted: Callable[[str], bool], most: int) ->
     (name, content), in the order of the archive.
 
   Raises:
-    DataError: the archive is damaged, or a wanted member is larger, there twice, or no plain file.
+    DataError: the archive is damaged, or a wanted member is too large, occurs twice or is no plain file.
   """
   with _naming_damage(archive):
     for name, content in _members(archive, wanted, most):
@@ -265,11 +265,11 @@ def rows(
     longest: largest number of bytes of a row.
 
   Yields:
-    (name, the file for messages, row with its line end), for a folder in the order of the names, for an
-    archive in its order.
+    (name, the file for messages, row with its line end). Files of a folder come in the order of `names`,
+    those of an archive in its order.
 
   Raises:
-    DataError: the archive is damaged, lacks a file or holds two that differ, or a file or row is larger.
+    DataError: the archive is damaged, lacks a file or holds two that differ; or a file or row is too large.
     FileAccessError: the folder lacks a file.
   """
   if place.is_dir():

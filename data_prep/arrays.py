@@ -15,7 +15,7 @@ import tqdm
 from data_prep import raw_files, zips
 
 INPUTS = 'inputs'
-BLOCK_BYTES = 32 * 2**20  # that are checked at a time
+BLOCK_BYTES = 32 * 2**20  # number of bytes that are read at a time
 
 
 def _memory() -> int:
@@ -29,7 +29,7 @@ class Stored:
   Attributes:
     path: the file, for messages.
     shape, dtype: of the array.
-    by_column: True if it is stored in the order of Fortran.
+    by_column: True if it is stored column by column (Fortran order).
     opened: function that returns a context, in which the file is open at the first byte of the array.
     seekable: True if the file can be read in any order without loss of time.
   """
@@ -70,11 +70,11 @@ class Stored:
 
     Args:
       bounds: integers [N + 1], rising from 0 to the number of elements.
-      order: the numbers n, [N]; None for 0 to N - 1. In another order, an array that is not `seekable` is
-        loaded.
+      order: the numbers n in the order to yield, [N]; None: 0 to N - 1. With an order, an array that is not
+        `seekable` is loaded into memory.
 
     Raises:
-      DataError: the file is damaged, or must be loaded and is larger than the memory.
+      DataError: the file is damaged, or the array must be loaded and is larger than the memory.
     """
     if self.by_column or (order is not None and not self.seekable):
       flat = self.load().reshape(-1)
@@ -112,7 +112,7 @@ def of_npz(path: pathlib.Path) -> dict[str, np.ndarray | Stored]:
   """{name: array} of a .npz file. The array INPUTS is `Stored`, the others are in memory.
 
   Raises:
-    DataError: it is no .npz file of plain arrays, or damaged as far as it is read here.
+    DataError: it is no .npz file of plain arrays, or the part that is read here is damaged.
     FileAccessError: it cannot be read.
   """
   arrays, memory = {}, _memory()

@@ -1,7 +1,7 @@
 """Parquet and Arrow files of a user, with a row per example; they are read in batches of rows.
 
-A file becomes the arrays of an .npz file in the form "in a row" (`data_prep.sources.npz`), because lists have
-their lengths with them.
+A file becomes the arrays of an .npz file in the form "in a row" (`data_prep.sources.npz`), because every list
+has its own length.
 """
 
 import contextlib
@@ -27,8 +27,10 @@ _BUFFER = 2**20  # bytes of a column that are read at a time
 
 
 def of_file(path: pathlib.Path) -> dict[str, np.ndarray | arrays.Stored]:
-  """The arrays {name: array} of a file: `inputs` as `Stored`, [tokens] or, of values, [positions, C], and in
-  memory `offsets`, `labels` (of positions [positions]) and `groups`.
+  """Returns the arrays of a file, {name: array}.
+
+  `inputs` is `Stored`: token ids [tokens], or values [positions, C]. `offsets`, `labels` and `groups` are in
+  memory; labels of positions have the shape [positions].
 
   Raises:
     DataError: it is no such file, it is damaged, or its rows differ in kind; the message names the row, from
@@ -70,7 +72,10 @@ def of_file(path: pathlib.Path) -> dict[str, np.ndarray | arrays.Stored]:
 
 
 def _checked(values, length_N, kind, arrow_type, place, path):
-  """Checks the inputs of a batch; `kind` is that of the batches before. Returns it: dtype, and (C,) or ()."""
+  """Checks the inputs of a batch and returns their kind: the dtype, and (C,) for values or () for ids.
+
+  kind: that of the earlier batches, or None.
+  """
   is_value = values.dtype.name in VALUES
   if length_N is None or not (is_value or (values.dtype.kind in 'iu' and values.ndim == 1)):
     raise DataError(
@@ -102,7 +107,7 @@ def _naming_damage(path):
 
 
 def _batches(path, columns=None) -> Iterator[tuple[int, pa.RecordBatch]]:
-  """Yields (number of the first row, rows), of Parquet about `arrays.BLOCK_BYTES` at a time and of Arrow the
+  """Yields (number of the first row, rows). Parquet gives about `arrays.BLOCK_BYTES` at a time, Arrow the
   batches of the file."""
   first = 0
   with raw_files.opened(path) as file:
@@ -171,11 +176,11 @@ def _flat(column, place, may_lack=False):
 
   Args:
     column: n rows of numbers, lists of numbers, or lists of lists of C numbers.
-    place: function from a row of the column to its name.
+    place: function that returns the name of a row of the column.
     may_lack: a number may be missing, which then becomes -1 or NaN.
 
   Returns:
-    The values of all lists, [n], [elements] or [elements, C]; int64 [n], None where there are no lists.
+    The values, [n], [elements] or [elements, C]; and the lengths of the lists, int64 [n], None without lists.
 
   Raises:
     DataError: something is missing, or C varies.
@@ -211,7 +216,7 @@ def _refuse_missing(column, row_of, place):
 
 
 def _of_lists(values, labels_N, inputs_N, path):
-  """Labels that are lists of labels_N numbers: classes of positions [positions], or several [N, K]."""
+  """Returns labels that are lists of labels_N numbers: [positions] for classes of positions, else [N, K]."""
   per_position = values.dtype.kind in 'iu'
   wanted_N = inputs_N if per_position else np.full(len(labels_N), labels_N[0])
   if (wrong := np.flatnonzero(labels_N != wanted_N)).size:

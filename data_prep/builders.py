@@ -275,11 +275,11 @@ def prepare_set(
   """Makes a set unless it exists.
 
   Args:
-    dataset: its name; the set goes to <data_dir>/<dataset>/<version>/. data_dir: folder for prepared sets,
-    created if missing. request: everything that determines the examples (JSON); an existing set must have an
-    equal request. load: opens the source. Its argument is a folder for unfinished work, which survives an
-    interruption and is
-      removed at the end.
+    dataset: its name; the set goes to <data_dir>/<dataset>/<version>/.
+    data_dir: folder for prepared sets, created if missing.
+    request: everything that determines the examples (JSON); an existing set must have an equal request.
+    load: opens the source. Its argument is a folder for unfinished work, which survives an interruption and
+      is removed at the end.
 
   Returns:
     The folder of the set.
@@ -361,8 +361,8 @@ def _tell_of_contents(dataset, data_dir, metadata):
 
 
 def _tell_of_repeated(dataset, data_dir, metadata):
-  """Prints how many examples have the inputs of a training example, as a fact where it is one of the official
-  files."""
+  """Prints how many examples have the inputs of a training example. For official files it says that this is
+  known."""
   counts, repeated = metadata['counts'], metadata.get('repeated', {})
   shared = {file: repeated[file] for file in FILE_ORDER[1:] if repeated.get(file)}
   says = ''

@@ -52,11 +52,11 @@ class Cost:
 
   Attributes:
     stored: bytes in the prepared set, which is compressed.
-    seconds: time to write it and to generate it in one process (without `drawn`) or, for a set that is not
-      generated, to read it from official files.
+    seconds: time to generate it in one process (without `drawn`) and to write it. If the set is not
+      generated: time to read it from official files and to write it.
     drawn: seconds of generating it that all cores share.
     unfinished: bytes of unfinished work on the disk until the set is written.
-    from_files: seconds if a set that could be generated is read from official files.
+    from_files: takes the place of `seconds` if a set that could be generated is read from official files.
   """
 
   stored: int
@@ -77,12 +77,13 @@ class Entry:
     archives: official files; the first one is downloaded.
     counts: examples per file of the published set; empty if unknown.
     groups: {name of a set: sizes of the groups of its training file}; empty if it has none.
-    resized: counts of a generated set for a number of training examples; None if the other files keep their
-      published counts.
+    resized: function from the number of training examples to the counts of a generated set; None if the
+      other files keep their published counts.
     cost: cost of one example; None if unknown.
     class_names: names of the labels 0, 1, ...; empty if they have none. `lra-spt inspect` shows them.
     published_vocabulary: number of token ids of the published set, including the special ones; 0 for values.
-    repeated: {file: examples} of the published set with the inputs of a training example; empty if unknown.
+    repeated: {file: number of its examples that have the inputs of a training example} of the published set;
+      empty if unknown.
     makes: the sets that one preparation makes, if not just the one of this name.
   """
 
@@ -105,7 +106,7 @@ class Entry:
     return self.makes or (self.name,)
 
   def counts_for(self, examples: int | None) -> Mapping[str, int]:
-    """Examples per file for so many training examples; None: the published counts."""
+    """Returns the examples per file for a number of training examples; None: the published counts."""
     if examples is None:
       return self.counts
     if examples < 1:

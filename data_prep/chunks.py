@@ -157,7 +157,8 @@ def _make_missing(make, chunk):
 
 
 def _run_local(make_missing, chunks, workers, bar):
-  """Runs processes: not threads, as `make` may be Python, and spawned, as a fork copies JAX's locks."""
+  """Makes chunks in processes, because threads would run Python code of `make` one at a time. They are
+  spawned, because a fork would copy JAX's locks."""
   workers = min(workers, len(chunks))
   if workers <= 1:
     for chunk in chunks:

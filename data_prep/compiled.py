@@ -8,7 +8,7 @@ from numba.core.caching import FunctionCache
 
 
 class _Cache(FunctionCache):
-  """A cache that may be full or damaged: what it does not hold is compiled."""
+  """A cache that may be full or damaged. A function that it cannot load is compiled."""
 
   def load_overload(self, sig, target_context):
     with contextlib.suppress(Exception):  # a file that was cut off raises what pickle raises
@@ -21,7 +21,7 @@ class _Cache(FunctionCache):
 
 
 def jit(function):
-  """The function, compiled when it is called, without the lock of the interpreter."""
+  """Returns the function, which is compiled at its first call and runs without the interpreter's lock."""
   compiled = numba.njit(nogil=True)(function)
   if os.path.expanduser('~') == '~' and 'NUMBA_CACHE_DIR' not in os.environ:
     return compiled  # without a home, Numba would make a folder that is called ~

@@ -191,7 +191,8 @@ def _encoded(response):
 
 
 def _blocks(response):
-  """The body, block by block. An error of the network is an OSError too, but not one of a file."""
+  """Yields the body in blocks. Errors of the network become _Broken, because they are OSErrors, which
+  `touching` takes for errors of a file."""
   try:
     yield from response.iter_content(_BLOCK)
   except requests.RequestException as error:

@@ -21,8 +21,8 @@ def locate(dataset: str, raw_dir) -> tuple[pathlib.Path, Archive] | None:
 
   Args:
     dataset: a key of `catalogue.SETS`.
-    raw_dir: a folder that contains the archive or (up to two folders deep) the unpacked folder, or is it; or
-      None.
+    raw_dir: a folder that contains the archive, is the unpacked folder, or contains it up to two folders
+      deep; or None.
 
   Returns:
     The path of the archive or folder, and the archive; None if there is neither.

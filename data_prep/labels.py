@@ -1,7 +1,7 @@
 """Checks the labels of files and of examples, and measures real ones.
 
-An example of a training file may have no label, which is -1 for classes, NaN for real numbers, and for labels
-of positions -1 at all of them.
+A training example may have no label. The file then holds -1 for a class, NaN for a real number, or -1 at all
+positions.
 """
 
 import numpy as np
@@ -11,16 +11,16 @@ from lra_spt.errors import DataError
 
 
 def checked(source, label, positions: int, where: str, may_lack: bool):
-  """The label of an example as it is stored, and whether it has one.
+  """Returns the label of an example as it is stored, and True if it has one.
 
   Args:
     source: the `builders.Source` of the example.
-    positions: of the example.
+    positions: number of positions of the example.
     where: names the example.
     may_lack: the example may have none.
 
   Returns:
-    int, float or an array (bool or float32 [K], or int32 [positions]); True unless there is no label.
+    The label: int, float or an array (bool or float32 [K], or int32 [positions]). True if there is one.
 
   Raises:
     DataError: it is not a label of the source.
@@ -48,23 +48,23 @@ def checked(source, label, positions: int, where: str, may_lack: bool):
 
 
 def is_known(labels: np.ndarray) -> np.ndarray:
-  """True for the examples that have a label, bool [N], of labels int64 [N], float32 [N] or [N, K], or bool
-  [N, K]."""
+  """Returns bool [N], True for examples that have a label. Labels are int64 [N], float32 [N] or [N, K], or
+  bool [N, K]."""
   if labels.dtype.kind == 'f':
     return ~np.isnan(labels).reshape(len(labels), -1).any(1)
   return np.ones(len(labels), bool) if labels.dtype == bool else labels != UNLABELLED
 
 
 def of_file(arrays: dict[str, np.ndarray], path) -> np.ndarray:
-  """The labels of an .npz file, whose dtype tells the kind.
+  """Returns the labels of a file, whose dtype tells the kind.
 
   Args:
-    arrays: of the file, see `sources.npz`.
+    arrays: those of the file, see `sources.npz`.
     path: of the file, for errors.
 
   Returns:
-    Classes int64 [N], real numbers float32 [N] or [N, K], several labels bool [N, K], or those of positions
-    int32 with the shape of the inputs.
+    Classes int64 [N], real numbers float32 [N] or [N, K], several labels bool [N, K], or labels of positions
+    int32 [N, L] or [all positions].
 
   Raises:
     DataError: they are no labels.
@@ -120,11 +120,12 @@ def classes(parts: dict, paths: dict) -> int:
     parts: {file: its `sources.npz_files.Part`}. paths: {file: path}, for errors.
 
   Raises:
-    DataError: a class has no training example, there is only one, or labels are missing where they may not.
+    DataError: a class has no training example, there is only one class, or labels are missing where they
+      must not be.
   """
   train = parts['train'].labels
   for file, part in parts.items():
-    # Of positions, examples without a label are found when they are written.
+    # With labels of positions, examples without a label are found when they are written.
     known = np.atleast_1d((part.labels != UNLABELLED).any()) if part.per_position else is_known(part.labels)
     if not known.any():
       raise DataError(f'{paths[file]} has no example with a label; give some of them one.')
@@ -183,8 +184,8 @@ def _of_positions(label_L, positions, classes, where):
 
 
 def statistics(labels: list) -> dict[str, list[float]]:
-  """{'mean', 'std', 'least', 'largest': [K]} of real labels, numbers (K = 1) or [K] each, of which NaN is
-  none."""
+  """Returns {'mean', 'std', 'least', 'largest': [K]} of real labels, each a number (K = 1) or [K]. It leaves
+  out NaN, which is no label."""
   label_NK = np.asarray(labels, np.float64).reshape(len(labels), -1)
   label_NK = label_NK[~np.isnan(label_NK).any(1)]
   measured = {

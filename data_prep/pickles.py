@@ -18,7 +18,7 @@ _NEVER = ('DUP', 'POP', 'POP_MARK')  # no pickler writes it here, and a tuple co
 
 
 class _Dtype:
-  """A stand-in for numpy.dtype; the state of one that it supports holds the order of bytes."""
+  """A stand-in for numpy.dtype. It takes only the order of bytes from the pickled state."""
 
   order = '|'
 

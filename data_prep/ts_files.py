@@ -5,9 +5,9 @@ example: values separated by commas, channels by colons, and behind the last col
 (https://www.aeon-toolkit.org/en/stable/api_reference/file_specifications/ts.html).
 
 A missing value is written ? or NaN. Where all channels end in missing values, the series ends before them,
-unless the header says @equalLength true. Others are filled by linear interpolation within their channel, at
-its ends by the nearest value, but only if the header says @missing true; else they are refused. So is a
-channel without any value.
+unless the header says @equalLength true. Other missing values are refused unless the header says
+@missing true. They are then filled by linear interpolation within their channel, and at its ends by the
+nearest value. A channel without any value is refused.
 """
 
 import dataclasses

@@ -177,7 +177,7 @@ def _clear(mask, padding):
 
 @jit
 def _place_targets(state, t, p, mask, paddles, cumulative):
-  """One attempt at both targets, `paddles` int32 [2, N, 3], on a fresh mask; False if it fails.
+  """Tries once to place both targets, `paddles` int32 [2, N, 3], on a fresh mask; False if it fails.
 
   The last paddle of the first snake is not merged into the mask, as in the original.
   """
@@ -275,7 +275,7 @@ def _free_point(state, taken, count):
 
 @jit
 def _place_distractor(state, t, p, mask, paddles, cumulative, blocked, taken):
-  """One attempt at a distractor, `paddles` int32 [D, 3]; False if it fails, and the mask is then void."""
+  """Tries once to place a distractor, `paddles` int32 [D, 3]; False if it fails; the mask is then useless."""
   snake = np.empty(3)
   if _mark_blocked(mask, blocked) < _FREE_SHARE * mask.size:
     return False

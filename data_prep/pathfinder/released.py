@@ -93,7 +93,7 @@ def parse_metadata(content: bytes, where: str) -> list[tuple[str, int]]:
 
 
 def _read_metadata(tree) -> dict[str, int]:
-  """{path of an image within the difficulty: label}, in the order of the set."""
+  """Returns {path of an image below the folder DIFFICULTY: label}, in the order of the set."""
   folder = tree / DIFFICULTY / 'metadata'
   paths = [path for path in folder.glob('*.npy') if not path.name.startswith('.')]
   if not paths:
@@ -111,7 +111,7 @@ def _read_metadata(tree) -> dict[str, int]:
 
 
 def _survey(tree):
-  """Images, labels and bytes of every PNG (None: missing), to compare copies of a tree."""
+  """Lists (image, label, bytes of its PNG or None if it is missing), to compare copies of a tree."""
 
   def size(image):
     try:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-# The pixels that must be free for a first paddle are those whose occupancy is fully 1 (the original
-# truncates to whole numbers), one pixel down and to the right of where the paddle then lies (its footprint
-# is drawn off the centre), cut to the window that length and margin span.
+# The pixels whose occupancy is fully 1 must be free for a first paddle, because the original truncates to
+# whole numbers. They lie one pixel down and to the right of the paddle itself, because the original draws
+# this footprint off the centre. They are cut to the window that length and margin span.
 _FOOTPRINT = 1.0
 _FOOTPRINT_SHIFT = 1
 

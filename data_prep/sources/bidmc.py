@@ -322,8 +322,8 @@ def prepare_bidmc(
 
   Args:
     data_dir: folder for prepared sets.
-    raw_dir: folder that holds the official archive, the folder of its CSV files, or the .ts files of TSER (of
-      one target or more), in itself or in folders of their own; or is the folder of CSV files.
+    raw_dir: the folder of CSV files; or a folder that holds it, or the official archive, or the .ts files of
+      TSER (of one target or more, also in folders of their own).
     accept_unverified: import files that are not the official ones, or cannot be verified.
     accept_incomplete: import fewer than all recordings or windows.
     window, stride: samples; whole seconds.

@@ -49,7 +49,7 @@ class TreeShape:
 
 
 def _grow_stretch(seed, number, shape):
-  """Stretch `number` of the trees of a seed: codes of its n trees in a row, lengths [n], labels [n]."""
+  """Grows stretch `number` of the trees of a seed: codes of n trees in a row, lengths [n], labels [n]."""
   key = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0]
   tokens = np.zeros((_STRETCH, shape.max_length), np.uint8)
   lengths, labels = np.zeros(_STRETCH, np.int64), np.zeros(_STRETCH, np.uint8)
@@ -92,7 +92,7 @@ def generate_trees(count: int, work: pathlib.Path, *, seed=0, shape: TreeShape =
   """
   folder = chunks.open_folder(work, {'generator': GENERATOR, 'seed': seed, **dataclasses.asdict(shape)})
   trees, labels, seen = [], [], set()
-  stop = fertile = 0  # trees grown so far, equal ones included; those up to the last chunk with a new one
+  stop = fertile = 0  # trees grown so far, with repeated ones; trees up to the last chunk that gave a new one
   while len(trees) < count:
     start, stop = stop, stop + -(-(count - len(trees)) // _STRETCH) * _STRETCH
     parts = chunks.divide(folder, stop, size=_CHUNK, start=start)

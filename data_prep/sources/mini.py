@@ -100,7 +100,7 @@ def shrink(images: np.ndarray) -> np.ndarray:
   area.
   """
   gray_NHW = luminance(images).reshape(-1, OFFICIAL_SIDE, OFFICIAL_SIDE)
-  # In thirds of an official pixel, an official one is 3 wide and one of ours 8.
+  # The unit is a third of an official pixel: an official pixel is 3 wide, one of ours 8.
   shares = np.repeat(np.eye(OFFICIAL_SIDE), 3, axis=0).reshape(IMAGE_SIDE, 8, OFFICIAL_SIDE).sum(1)
   sums = shares @ gray_NHW @ shares.T  # whole numbers
   return ((sums + 32) // 64).astype(np.uint8).reshape(-1, IMAGE_SIDE**2)
@@ -140,10 +140,11 @@ def prepare_image(
 def prepare_text(data_dir, *, raw_dir=None, accept_unverified: bool = False, accept_incomplete: bool = False):
   """Imports the first 255 characters of IMDb reviews; for arguments and errors see `text.prepare_text`.
 
-  By the numbers of the reviews, the first of each class train and the last validate, as many of both classes.
-  Reviews of a film have numbers next to each other. So no film of the validation file is in the training file
-  (looked up in the addresses that come with the official reviews), as none of the test file is; at random,
-  four validation reviews in five would be of such a film. The price: the 5,000 reviews are of 709 films.
+  Of each class, the reviews with the lowest numbers train and those with the highest validate, equally many
+  of both classes. Reviews of one film have neighbouring numbers, so no film is in both the training and the
+  validation file. The test file shares no film with them either. (The addresses that come with the official
+  reviews show both.) In a random split, four of five validation reviews would be of a film in the training
+  file. The price is that the 5,000 reviews are of only 709 films.
   """
   sizes = dict(catalogue.SETS['text_mini'].counts)
   request = {'from': 'files', 'sizes': sizes, 'length': TEXT_LENGTH, 'minimum': text.MINIMUM}
@@ -169,7 +170,7 @@ def prepare_pulse(
   """Imports BIDMC's heart rates with 8.192 s of PPG and ECG at 31.25 Hz, from PhysioNet's recordings alone.
 
   Windows begin every 3 s, as in `bidmc_hr`; a label is the mean of the 9 readings within. Arguments and
-  errors as of `bidmc.prepare_bidmc`, but for the .ts files, whose windows do not tell their patients.
+  errors are those of `bidmc.prepare_bidmc`, but .ts files are not read: their windows do not name patients.
   """
   accept = {'accept_unverified': accept_unverified, 'accept_incomplete': accept_incomplete}
   cut = {'window': PULSE_WINDOW, 'stride': bidmc.STRIDE, 'averaged': PULSE_AVERAGED}

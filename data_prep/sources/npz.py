@@ -1,7 +1,7 @@
 """A set of your own from files: train.npz and, optionally, validation.npz and test.npz, or Parquet or Arrow.
 
-In the place of a file there may be a folder (train, validation, test) with the same arrays as `inputs.npy`,
-`labels.npy` and so on, or with several files of one kind, the parts of the whole, in the order of their
+A folder (train, validation, test) may take the place of a file. It holds either the same arrays as
+`inputs.npy`, `labels.npy` and so on, or several files of one kind, which are joined in the order of their
 names.
 
 Every file holds `labels`, of one of these kinds:
@@ -15,12 +15,14 @@ Every file holds `labels`, of one of these kinds:
 Training examples may have no label: -1 for classes, NaN for a regression, -1 at all positions. Pretraining
 reads them, finetuning does not. Inputs have one of three forms:
 
-- values: `inputs`, uint8, int16 or float32 [N, L] or [N, L, C]; optionally `lengths`, [N], of which example n
-  has the first lengths[n] positions (bytes and int16 then have the shape [N, L, C], also for one channel);
-- token ids: `inputs`, whole numbers [N, L], and `lengths`, [N], of which row n holds the first lengths[n];
+- values: `inputs`, uint8, int16 or float32 [N, L] or [N, L, C]. With `lengths`, [N], example n is the first
+  lengths[n] positions of its row; uint8 and int16 then need the shape [N, L, C], also for one channel;
+- token ids: `inputs`, whole numbers [N, L], and `lengths`, [N]: example n is the first lengths[n] ids of its
+  row;
 - token ids in a row: `inputs`, [all tokens], and `offsets`, [N + 1]: example n is
   inputs[offsets[n]:offsets[n + 1]];
-- values in a row: likewise, with `inputs` [all positions, C]. If all examples have one length, the set has.
+- values in a row: `inputs`, [all positions, C], and the same `offsets`. If all examples have the same length,
+  they become a set of fixed length.
 
 Optionally, `groups`, [N], gives every example a whole number; examples with the same number belong together,
 such as the recordings of one patient. They are stored one after another, a task with splits='grouped' keeps
@@ -32,11 +34,11 @@ train.npz may name all ids with `vocabulary`, an array of strings.
 Files of Parquet (.parquet) and Arrow (.arrow, the format of files) have a row per example, and the columns
 `inputs`, `labels` and optionally `groups`. Inputs are lists, which may differ in length: of uint8, int16 or
 float32 they are values, or lists of C values per position; of other whole numbers they are token ids. Labels
-are numbers, where a missing one is an example without a label, or lists as above.
+are numbers, or lists as above. An example whose number is missing has no label.
 
-Inputs may be larger than memory, everything else is read into it. Two kinds of inputs have to fit as well:
-arrays in the order of Fortran, and those whose groups are not one after another, in a file other than .npy.
-Of Arrow, one batch of the file has to fit.
+Inputs may be larger than memory; everything else must fit into it. Two kinds of inputs must fit as well:
+arrays that are stored column by column (Fortran order), and arrays in a file other than .npy whose groups are
+not one after another. One batch of an Arrow file must fit.
 
     np.savez('raw/train.npz', inputs=x_NL, labels=y_N)
     lra-spt prepare npz --name waves --raw_dir raw --data_dir data

@@ -106,8 +106,8 @@ def read(path: pathlib.Path) -> Part:
   """Reads and checks one file, or a folder of .npy files; all of it but the inputs stays in memory.
 
   Raises:
-    DataError: it is no such file, or its arrays are not those of this module's docstring; the message names
-      the file, the array and, if possible, the example.
+    DataError: it is no such file, or its arrays are not as `sources.npz` describes; the message names the
+      file, the array and, if possible, the example.
     FileAccessError: it cannot be read.
   """
   found = _arrays(path)
@@ -223,7 +223,7 @@ def _groups(groups, count, path):
 
 
 def _values(inputs, path, lengths=None):
-  """Checks values; what lies behind the length of an example is not looked at. Returns checked lengths."""
+  """Checks the values within the length of each example. Returns checked lengths, or None without lengths."""
   if inputs.ndim not in (2, 3) or 0 in inputs.shape:
     raise DataError(
       f'{path}: inputs are {_kind(inputs)}; make values [examples, positions] or [examples, positions, '
@@ -299,8 +299,8 @@ def _values_in_a_row(inputs, path, offsets):
 
 
 def of_one_length(parts: dict) -> dict:
-  """The parts {file: Part} of a set. If examples lie in a row in all of them and have one length, they become
-  those of a set with this length."""
+  """Returns the parts {file: Part} of a set. If all of them hold values in a row and all examples have one
+  length, they become parts of a set with this length."""
   every = [part for whole in parts.values() for part in (whole.parts or (whole,))]
   if any(part.lengths is None or part.row[0] != -1 or part.largest for part in every):
     return parts
@@ -360,7 +360,7 @@ def check_alike(parts):
 
 
 def check_groups(parts, paths):
-  """Refuses files with and without groups, and a group that is in two files."""
+  """Refuses groups that only some of the files have, and a group that is in two files."""
   given = [file for file, part in parts.items() if part.groups is not None]
   if given and (without := [paths[file] for file in parts if file not in given]):
     raise DataError(f'{without[0]} has no groups, but {paths[given[0]]} has; give all files groups, or none.')

@@ -7,9 +7,9 @@ begin every 2 s.
 
 An example is 780 s of all six signals at 64 Hz, 49,920 positions, and begins every 78 s, as in the code of
 Log-NCDE and LinOSS (tk-rusch/linoss at 83e6318, data_dir/process_ppg.py). Slower signals are repeated. Three
-things are ours. The label is the mean heart rate of the windows that lie within the example, where they
-predict 390 rates. Values are not scaled by the range of each subject. Subjects are kept apart, where they cut
-each subject into training, validation and test parts, at random without a seed.
+things are ours. The label is the mean heart rate of the windows within the example; their code predicts 390
+rates. Values are not scaled by the range of each subject. Subjects are kept apart; their code cuts each
+subject into training, validation and test parts, at random and without a seed.
 """
 
 import pathlib

@@ -1,10 +1,10 @@
 """Retrieval: pairs of papers of the ACL Anthology Network as characters, from the files of LRA's release.
 
 A file has no header; a row is a label, two ids and two texts, separated by tabs. As in LRA's code, a
-quotation mark is a character. (The paper's code reads with pandas' defaults, where a mark that opens a field
-is syntax: it vanishes together with the next one, and tabs and line ends between them are text. An empty
-field is a missing value there, on which that code stops; here, too, rows without a text are errors. Blanks
-alone are a text.)
+quotation mark is a character. (The paper's code reads with pandas' defaults. There, a mark that opens a field
+is syntax: it vanishes together with the next one, and tabs and line ends between them are text. That code
+also stops at an empty field, which it takes for a missing value. Here, too, a row without a text is an error.
+A text may consist of blanks.)
 
 As in the paper's code, a token is a Unicode character, a text is cut to 3,999 and `<eos>`, and the
 vocabulary consists of all characters, however rare, of the cut training pairs. With the special
@@ -146,11 +146,13 @@ def prepare_retrieval(
   """Imports the pairs of papers.
 
   Args:
-    data_dir: folder for prepared sets. raw_dir: folder that holds LRA's archive or the folder tsv_data with
-    the three files, or is that folder. accept_unverified, accept_incomplete: import files with more, or with
-    fewer, rows than the official ones. dataset: name of the set; a variant (another length) has its own.
-    length: positions of a document, `<eos>` included; longer texts are cut. vocabulary: number of ids with
-    the special tokens, at most 256; the rarest characters beyond become `<unk>`.
+    data_dir: folder for prepared sets.
+    raw_dir: folder that holds LRA's archive or the folder tsv_data with the three files, or is that folder.
+    accept_unverified, accept_incomplete: import files with more, or with fewer, rows than the official ones.
+    dataset: name of the set; a variant (another length) has its own name.
+    length: positions of a document, `<eos>` included; longer texts are cut.
+    vocabulary: the largest number of ids, special tokens included, at most 256; the rarest characters that
+      exceed it become `<unk>`.
 
   Returns:
     The folder of the set.

@@ -3,13 +3,14 @@
 Example i of a file is a pure function of (seed, file, i). Rules:
 
 - recall: multi-query associative recall of zoology (Arora et al. 2023, arXiv 2312.04927; HazyResearch's code
-  zoology, `data/associative_recall.py`). P distinct keys with a value each, then every key once more at a
-  distance that follows its power law (exponent 0.01), with random symbols between. The label of such a
-  position is the value. We have 64 keys and 64 values, zoology 4,096 each.
-- copying: selective copying of MAD (Poli et al. 2024, arXiv 2403.17844). N of 16 symbols lie in 16 N
-  positions of blanks; at N marks behind them the label is the next of these symbols.
-- induction: induction heads of Mamba (Gu and Dao 2023, arXiv 2312.00752, section 4.1.2). A mark at a random
-  place and at the end; the class is the symbol behind the first one.
+  zoology, `data/associative_recall.py`). An example begins with P distinct keys, each followed by its value.
+  Then every key comes once more, at a distance that follows zoology's power law (exponent 0.01), with random
+  symbols between. The label of such a position is the value of its key. We have 64 keys and 64 values,
+  zoology 4,096 each.
+- copying: selective copying of MAD (Poli et al. 2024, arXiv 2403.17844). N symbols, from an alphabet of 16,
+  stand among blanks in 16 N positions. N marks follow, and the label of mark n is symbol n.
+- induction: induction heads of Mamba (Gu and Dao 2023, arXiv 2312.00752, section 4.1.2). A mark stands at a
+  random place and at the end; the class is the symbol after the first mark.
 - parity, s3, a5: word problems of the groups of two elements, S3 and A5 (Merrill, Petty and Sabharwal 2024,
   arXiv 2404.08819). Inputs are elements g_1, g_2, ..., and the label of position t is g_1 g_2 ... g_t.
 """

@@ -1,8 +1,8 @@
 """Speech Commands 0.02 (Warden, 2018): one of 35 spoken words, as 16,000 samples of sound.
 
 As in the published code, all 35 words are used, the official lists name the clips of validation and test, all
-others train, and clips shorter than a second are padded with silence. The few longer ones are cut, and
-background noise is left out.
+other clips are for training, and clips shorter than a second are padded with silence. The few longer clips
+are cut, and background noise is left out.
 
 The archive holds its files in no particular order and is read once: samples go to an unnamed temporary file
 in the folder of the set (3.4 GB of disk, which the system frees whatever happens), names stay in memory.
@@ -199,8 +199,8 @@ def prepare_speech_commands(
   Args:
     data_dir: folder for prepared sets.
     raw_dir: folder that holds the official archive or the unpacked folder, or is the unpacked folder.
-    accept_unverified: import an archive that is not the official one, or the folder, of whose files no
-      official checksums exist.
+    accept_unverified: import an archive that is not the official one, or the folder, whose files have no
+      official checksums.
     accept_incomplete: import fewer clips than the official ones. Clips that the lists name may then be
       missing (metadata.json counts them), and a split may be empty: `open_split` refuses to open that one.
     dataset: name of the set.

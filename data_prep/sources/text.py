@@ -159,7 +159,7 @@ def read(raw_dir, accept_unverified: bool, accept_incomplete: bool, length: int)
 
 
 def source(found: Reviews, texts: Mapping[tuple[str, str], list[str]], minimum: int) -> builders.Source:
-  """The source of a set of these reviews, {(file, class): texts}, a part of those of `read`."""
+  """Returns the source of a set of all or some of the reviews that were found, {(file, class): texts}."""
   reviews = {}
   for (file, label), part in texts.items():
     reviews.setdefault(file, []).extend((text, CLASSES.index(label)) for text in part)
@@ -203,8 +203,8 @@ def prepare_text(
   Args:
     data_dir: folder for prepared sets.
     raw_dir: folder that holds the official archive or the unpacked folder, or is the unpacked folder.
-    accept_unverified: import an archive that is not the official one, or the folder, of whose files no
-      official checksums exist.
+    accept_unverified: import an archive that is not the official one, or the folder, whose files have no
+      official checksums.
     accept_incomplete: import fewer reviews than the official ones.
     dataset: name of the set; a variant (another length) has its own.
     length: positions of the task, `<eos>` included; longer reviews are cut.

@@ -5,8 +5,8 @@ describes the format and says what happens to missing values.
 
 Files are read twice, line by line, and hold one example in memory. Values are stored as float32. Series of
 the same length make a set of fixed length, others one of differing lengths. Classes keep the names and the
-order of the training file's header. `--longest` makes long series shorter: each value becomes the mean of as
-many neighbours as bring the longest training series to that length.
+order of the training file's header. `--longest` makes all series shorter: each value becomes the mean of k
+neighbours. k is the smallest number with which the longest training series has at most that length.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from lra_spt.errors import ConfigError, DataError, MissingFile, counted
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-  """What reading a file once has shown: labels [N], lengths [N], channels, and missing values filled."""
+  """A file that was read once: its labels [N], lengths [N], channels, and the number of filled values."""
 
   path: pathlib.Path
   header: ts_files.Header
@@ -118,7 +118,8 @@ def _load(paths, dataset, linoss_seed, longest):
 
 
 def _means(values_LC, step):
-  """The mean of every `step` positions and of those that are left, float32 [ceil(L / step), C]."""
+  """Returns the means of every `step` positions, the last one of those that are left, float32
+  [ceil(L / step), C]."""
   begins = np.arange(0, len(values_LC), step)
   counts = np.diff(begins, append=len(values_LC))[:, None]
   return (np.add.reduceat(values_LC.astype(np.float64), begins) / counts).astype(np.float32)
@@ -156,14 +157,14 @@ def prepare_ts(
     validation: file of validation examples; None: the task of the set takes a share of the training examples.
     test: file of test examples; None: likewise.
     linoss_seed: join `train` and `test` and split them as `sources.linoss` does with this seed.
-    longest: positions of the longest training series, at most; None: as in the file.
+    longest: the most positions that the longest training series may have; None: as many as in the file.
 
   Returns:
     The folder of the set.
 
   Raises:
     MissingFile: there is no such file.
-    ConfigError: the split of LinOSS was asked for other than two files.
+    ConfigError: linoss_seed is given, but the files are not exactly `train` and `test`.
     UserError: as for `ts_files` and `builders.prepare_set`, or the files do not fit together.
   """
   given = {'train': train, 'validation': validation, 'test': test}
