@@ -15,9 +15,9 @@ from lra_spt.report.study import table as studies
 from lra_spt.report.study import text as study_text
 from lra_spt.report.study.arms import mean, scaled
 
-# What a line holds. Scores are as in result.json, a share or R2, with a 95 % interval; numbers that are not
-# known are empty. scores: of every seed, null where it has none; unscored: why. FLOPs and seconds: of both
-# stages, mean of the seeds.
+# The keys of a line. Scores are as in result.json, a share or R2, with a 95 % interval. Numbers that are not
+# known are empty. scores: of every seed, null for a seed without one. unscored: the reason. FLOPs and seconds
+# are of both stages, as means over seeds.
 COLUMNS = (
   'row',
   'column',
@@ -48,7 +48,7 @@ COLUMNS = (
   'gain_p',
   'gain_p_holm',
 )
-FORMULA = ('=', '+', '-', '@', '\t', '\r')  # with which a text is a formula for a spreadsheet
+FORMULA = ('=', '+', '-', '@', '\t', '\r')  # A spreadsheet takes a text that begins so for a formula.
 
 
 def text(table: studies.ResultTable, form: str) -> str:

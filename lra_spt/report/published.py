@@ -79,9 +79,10 @@ def _read():
   return tuple(rows), averages
 
 
-# An average leaves out PathX-256 and counts a missing PathX as 50. Five printed ones do not follow from their
-# row: Table 2 S4 + Masked SPT (86.93) and Pythia 70M (Rand Init) (60.63, or 62.76 over five tasks), Table 7
-# S4 + Rand Init + SPT (82.58), DLR + Rand Init + SPT (80.58), DLR + SPT (83.47).
+# An average leaves out PathX-256 and counts a missing PathX as 50. Five printed averages are not the mean of
+# their row, which stands in parentheses here: Table 2 S4 + Masked SPT (86.93) and Pythia 70M (Rand Init)
+# (60.63, or 62.76 over five tasks), Table 7 S4 + Rand Init + SPT (82.58), DLR + Rand Init + SPT (80.58), DLR
+# + SPT (83.47).
 ROWS, AVERAGES = _read()
 
 # Printed averages that no convention of the leaderboard gives, with the mean of the printed values.

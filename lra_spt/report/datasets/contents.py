@@ -92,7 +92,7 @@ class Contents:
     return len(self.label)
 
   def class_counts(self, classes: int) -> np.ndarray:
-    """How often each class occurs, over examples or, for labels of positions, over those that count."""
+    """Counts how often each class occurs, over examples or, for labels of positions, over labelled ones."""
     if self.label.dtype == bool:
       return self.label.sum(0)
     return np.bincount(self.label[self.label >= 0], minlength=classes)

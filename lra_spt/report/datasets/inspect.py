@@ -60,7 +60,8 @@ class Inspection:
 
 
 def find_task(name: str, data_dir) -> tasks.Task:
-  """The task of that name, the task that shows most of the set of that name, or that of a set in `data_dir`.
+  """Returns the task of that name, else the task that shows most of the set of that name, else the task of a
+  set in `data_dir`.
 
   Raises:
     DataError: there is none.

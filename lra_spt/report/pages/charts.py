@@ -50,7 +50,7 @@ class Axis:
 
   @property
   def _span(self):
-    """From end to end; 1 where both are one number, which is then drawn at the start."""
+    """The distance of both ends. If they are equal it is 1, so that their number is drawn at the start."""
     low, high = (math.log10(v) for v in (self.low, self.high)) if self.log else (self.low, self.high)
     return high - low or 1.0
 
@@ -59,7 +59,7 @@ class Axis:
     return self.start + (value - low) / self._span * (self.end - self.start)
 
   def ticks(self, most=6) -> list[float]:
-    """Round numbers within the scale; two or more, also of a logarithmic one of less than a decade."""
+    """Returns round numbers within the scale, two or more even on a logarithmic one of less than a decade."""
     if self.log and len(decades := self._decades(most)) > 1:
       return decades
     size = 10.0 ** math.floor(math.log10((self.high - self.low or 1.0) / most / 2))
@@ -82,7 +82,7 @@ def axis(values, start, end, *, log=False, bounds=(-math.inf, math.inf)) -> Axis
   """The Axis that holds all finite values, cut at bounds.
 
   Args:
-    values: numbers; of a logarithmic axis only positive ones count.
+    values: numbers; on a logarithmic axis only positive ones count.
     start, end: positions of its ends.
   """
   values = [float(v) for v in values if math.isfinite(v) and (v > 0 or not log)]
@@ -121,8 +121,8 @@ def line_chart(lines, xlabel, ylabel, *, percent=True, xlog=False, ylog=False, i
 
 
 def scatter(points, xlabel, ylabel, *, percent=True) -> str | None:
-  """An <svg> of points (x, y, Style, name) over a logarithmic x axis; a line joins those that nothing of less
-  x reaches. None when there are no points."""
+  """An <svg> of points (x, y, Style, name) over a logarithmic x axis. A line joins each point that is higher
+  than all points with smaller x. None when there are no points."""
   if not points:
     return None
   scale = 100 if percent else 1
@@ -213,7 +213,7 @@ def _arrays(line, percent):
 
 
 def envelope(x, y):
-  """At most two points per MOST_POINTS-th of the curve, its smallest and largest y: no peak is lost."""
+  """Keeps the smallest and the largest y of each of MOST_POINTS parts of the curve, so no peak is lost."""
   if len(x) <= 2 * MOST_POINTS:
     return x, y
   keep = set()
@@ -224,7 +224,7 @@ def envelope(x, y):
 
 
 def _mean_curve(curves):
-  """Mean of y over the curves on the first one's x, where all curves reach (linear between their points)."""
+  """Returns the mean of the curves at the x of the first one, as far as all reach; interpolates linearly."""
   curves = [(x, y) for x, y in curves if len(x)]
   low, high = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
   grid = curves[0][0]

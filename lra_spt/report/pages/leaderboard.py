@@ -29,9 +29,9 @@ TITLE = 'Long Range Arena: published rows and own runs'
 class LeaderboardRow:
   """One printed row of a table.
 
-  values: {task: printed number}, per cent, or R2 of BIDMC. average: as printed, None where none is. source:
-  where; note, seeds: remarks of the source on the row, '' without one. problem: a sentence on what cannot be
-  right with its numbers, which tests/report/test_leaderboard.py finds.
+  values: {task: printed number}, in per cent, or R2 for BIDMC. average: as printed, None if there is none.
+  source: paper and table. note, seeds: remarks of the source on the row, '' without one. problem: a sentence
+  on numbers that cannot be right; tests/report/test_leaderboard.py finds them.
   """
 
   model: str
@@ -101,7 +101,7 @@ def submitted(folder: pathlib.Path = SUBMISSIONS) -> dict[tuple, list[dict]]:
 
 
 def distinct(listed: list[LeaderboardRow]) -> list[LeaderboardRow]:
-  """Rows without those that repeat numbers of another one, whose sources it then names too."""
+  """Leaves out rows that repeat the numbers of another row, which then names the sources of both."""
   left = []
   for row in sorted(listed, key=lambda row: -len(row.values)):  # stable: the paper's first
     for number, other in enumerate(left):

@@ -166,8 +166,9 @@ def _tail(log):
 
 
 def _neighbour(table, cell):
-  """The cell whose settings are compared with those of another: in its column the first of its model, or else
-  the first. None where that is itself, or one of them has no runs with a config."""
+  """Returns the cell that the settings of a cell are compared with: in its column the first cell of its
+  model or, if that is the cell itself, the first cell. None if both are the cell itself, or it has no run
+  with a config."""
   same = [other for other in table.cells.values() if other.column == cell.column and _config(other)]
   if cell not in same:
     return None

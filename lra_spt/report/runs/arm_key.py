@@ -26,9 +26,9 @@ MODEL_NAMES = {
 class Question:
   """Runs of one question are comparable.
 
-  model: its name; with positions in scrambled order, or with weights from a file, it is another model.
-  settings: text of the other values of the section `model`, and of class weights. data_fraction: the share of
-  the training examples that have labels.
+  model: its name; a model that reads positions in scrambled order, or starts from weights in a file, has
+  another name. settings: the values of the section `model`, and class weights, as text. data_fraction: the
+  share of the training examples that have labels.
   """
 
   task: str
@@ -74,17 +74,18 @@ class ArmKey:
     return rank, self.regime, self.causal, self.parts
 
   def is_tied_to(self, other) -> bool:
-    """Compute-tied: this arm trains from scratch for the steps that both stages of `other` have together."""
+    """True if this arm is compute-tied: it trains from scratch for the steps, or epochs, that both stages of
+    `other` have together."""
     alike = self.budget[1] > 0 and self.budget == other.budget and not self.parts
     return self.regime == 'scratch' != other.regime and alike
 
 
 def key_of(result: Mapping, left_out=()) -> ArmKey:
-  """The key of a run, from its result.json or, of one that is not finished, its config.json.
+  """Returns the key of a run from its result.json or, if it is not finished, from its config.json.
 
   Args:
-    result: the content. Runs whose configs are not known count as equal in their settings.
-    left_out: dotted keys of settings in which comparable runs may differ, as validation chose them.
+    result: the content of that file. Runs whose configs are not known count as equal in their settings.
+    left_out: dotted keys of settings in which comparable runs may differ, because validation chose them.
   """
   config = result.get('config') or (result if isinstance(result.get('model'), Mapping) else {})
   sections = {name: _section(config, name) for name in ('model', 'pretrain', 'finetune')}
@@ -128,7 +129,7 @@ def model_name(model: str) -> str:
 class PlannedArm:
   """One cell of a study's plan, run or not, from the argument of its config file and its overrides.
 
-  config: path of the config file, '' of a cell that never runs. settings: overrides that make other models.
+  config: path of the config file, '' for a cell that never runs. settings: overrides that make other models.
   """
 
   config: str
@@ -139,7 +140,7 @@ class PlannedArm:
 
 
 def planned_arm(cell: Mapping, left_out=()) -> PlannedArm:
-  """The plan of a cell of study.json; left_out: as of `key_of`."""
+  """Returns the plan of a cell of study.json; left_out: as for `key_of`."""
   config, _, argument = cell['config'].partition(':')
   given = dict(item.strip().partition('=')[::2] for item in argument.split(','))
   regime = given.get('regime', 'masked') if config else ''  # which config files choose by default
@@ -153,6 +154,6 @@ def planned_arm(cell: Mapping, left_out=()) -> PlannedArm:
 
 
 def chosen_by_search(cell: Mapping) -> set[str]:
-  """Keys in which comparable cells may differ, as each chose its values by validation, and dropout."""
+  """Returns the keys that a search tried for the cell, and dropout: comparable cells may differ in these."""
   tried = [tried['values'] for part in cell['search'] for tried in part['tried']]
   return {'model.dropout', *(pair.partition('=')[0] for values in tried for pair in values.split(', '))}

@@ -59,7 +59,7 @@ class Inside:
   left_out: str = ''
 
   def reach(self, state: str) -> int:
-    """The least distance within which 90 % of the gradient lie."""
+    """The smallest distance within which 90 % of the gradient lies."""
     return int(np.searchsorted(np.cumsum(self.field[state]), 0.9 * self.field[state].sum()))
 
   def mean_spans(self, state: str) -> dict[int, float]:

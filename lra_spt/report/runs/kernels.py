@@ -31,7 +31,7 @@ class Kernels:
   learned: np.ndarray
 
   def reach(self, name):
-    """Per shown layer of 'initial' or 'learned': the first so many lags hold 90 % of its sum.
+    """Returns for each shown layer of 'initial' or 'learned' how many of its first lags hold 90 % of the sum.
 
     None where a kernel is not finite.
     """

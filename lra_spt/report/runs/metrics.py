@@ -13,7 +13,7 @@ from lra_spt.data.tasks import Task
 def complete(
   task: Task, test: dict, undefined: dict, predictions: dict, examples: Examples
 ) -> tuple[dict, dict, dict]:
-  """The metrics and predictions of a test with what follows from them.
+  """Adds to the metrics and predictions of a test what follows from them.
 
   Args:
     task: as the protocol splits it.
@@ -24,11 +24,12 @@ def complete(
     examples: the test split.
 
   Returns:
-    `test` with `examples` (their number), for labels of positions `positions` (those with one), where an
-    example or position has one class `majority` (the share of the most frequent), and all scores of such
-    labels. Accuracy and R2 are those in float64, where float32 loses digits that decide how they are rounded;
-    `undefined` with scores that are not defined over these labels; `predictions` with `group`, int32 [N],
-    where examples belong together.
+    test: also with `examples`, their number; for labels of positions, `positions`, the number that has one;
+      if an example or position has one class, `majority`, the share of the most frequent one; and all scores
+      of such labels. An accuracy or R2 in float32 is replaced by that in float64, because the last digits
+      decide how it is rounded.
+    undefined: also with the scores that are not defined over these labels.
+    predictions: also with `group`, int32 [N], if examples belong together.
   """
   counted = measures.by_position(predictions)
   label_N, prediction_N = counted['label'], counted['prediction']

@@ -23,8 +23,8 @@ CHUNK = 1024  # examples read at a time, of which only the labels are kept
 class StatedFacts:
   """Facts about predictions that nothing can check.
 
-  model, arm, source: one line each; arm: how reports call the run, '' for what regime and form say; source:
-  where the predictions are from. parameters: of the model. seconds: that all of its training took.
+  model, arm, source: one line each. arm: the name of the run in reports, '' for the name of its regime and
+  form. source: the origin of the predictions. parameters: their number. seconds: the time of all training.
   """
 
   model: str
@@ -51,11 +51,11 @@ def record(predictions, out, facts: StatedFacts, task: str, data_dir) -> dict:
   """Writes the folder of a run from its predictions of the test split.
 
   Args:
-    predictions: .npz file with the arrays index, label and prediction, [N] each: index as in batches, the
-      class as an integer, or in a regression the value in units of the label; of two classes whose main score
-      is an AUROC the probability of class 1. Labels and predictions of positions are [N, L], with the label
-      -1 where a position does not count. Several labels are [N, K] of 0 or 1, with predictions from 0 to 1,
-      and those of several dimensions [N, K].
+    predictions: .npz file with the arrays index, label and prediction, [N] each. `index` is as in batches.
+      Labels and predictions are classes or, in a regression, numbers in units of the label. If the main score
+      of two classes is an AUROC, predictions are probabilities of class 1. Labels of positions and their
+      predictions are [N, L], with the label -1 for positions that do not count. Several labels are 0 or 1,
+      [N, K], with predictions from 0 to 1. In several dimensions both are [N, K].
     out: folder of the run, new.
     facts: about the run.
     task: its name; data_dir: folder of its prepared set.
@@ -64,10 +64,10 @@ def record(predictions, out, facts: StatedFacts, task: str, data_dir) -> dict:
     The content of result.json.
 
   Raises:
-    DataError: indices are not those of the test split, each once; labels are not those of the set; or
-      predictions are none.
-    ConfigError: `out` holds a run, or an unknown name.
-    MissingFile: no file, or no prepared set.
+    DataError: the file does not hold each index of the test split once, its labels are not those of the set,
+      or a prediction is impossible.
+    ConfigError: `out` holds a run, or a name is unknown.
+    MissingFile: there is no such file, or no prepared set.
   """
   out, predictions = run_folder.local_folder(out, '--out'), pathlib.Path(predictions)
   regime, protocol, task = get_regime(facts.regime), get_protocol(facts.protocol), get_task(task, data_dir)
@@ -128,7 +128,7 @@ def checked(path: pathlib.Path, test: examples_lib.Examples) -> dict[str, np.nda
       f'{path} {" and ".join(faults)}; `index` has to be that of the batches of the test split of '
       f'{task.name}, all of them.'
     )
-  # Of every example of the split, in its order, the place in the file.
+  # The place in the file of every example of the split, in the order of the split.
   places = order[np.searchsorted(index_N[order], wanted)]
   label_N, given_N = labels(test), arrays['label'][places]
   if given_N.shape != label_N.shape:
@@ -178,7 +178,7 @@ def _read(path) -> dict[str, np.ndarray]:
         arrays = {name: np.asarray(stored[name]) for name in ARRAYS if name in names}
   except Exception as error:  # zipfile, zlib and numpy each raise their own kinds
     reason = one_line(error)
-    if 'pickle' in reason:  # which NumPy advises to allow
+    if 'pickle' in reason:  # NumPy advises to allow pickles
       reason = 'it holds other things than arrays of numbers'
     raise DataError(
       f'{path} cannot be read as an .npz file ({reason}); write it with numpy.savez.'
@@ -216,7 +216,7 @@ def _whole(path, name, array_N) -> np.ndarray:
 
 
 def labels(examples: examples_lib.Examples) -> np.ndarray:
-  """The labels of a split in its order, int32 or float32 [N]; of the inputs nothing is kept."""
+  """Returns the labels of a split in its order, int32, bool or float32 [N, ...]; keeps no inputs."""
   examples.forget()
   starts = range(0, len(examples), CHUNK)
   parts = [examples.gather(np.arange(a, min(a + CHUNK, len(examples))))['label'] for a in starts]

@@ -13,7 +13,7 @@ NAME = 'restored.npz'
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RestoredInputs:
-  """Square images, and the same as a model restored them; the first axis of all arrays is the example.
+  """Square images, and the same images as a model restored them. The first axis of all arrays is the example.
 
   index: int32 [N], which test examples. original, restored: uint8 [N, L] or [N, L, 3]; what was not hidden is
   the same in both. hidden: bool [N, L]. step: of the pretraining checkpoint.
@@ -37,7 +37,7 @@ class RestoredInputs:
 
   @property
   def constant_error(self):
-    """The same of the best value that is the same everywhere, the median of what was hidden."""
+    """The `error` of the best constant value, the median of the hidden values."""
     if not self.hidden.any():
       return None
     return self._error(np.broadcast_to(np.median(self.original[self.hidden], axis=0), self.original.shape))

@@ -73,8 +73,8 @@ class FinishedRun:
 
   @functools.cached_property
   def why_unscored(self) -> str:
-    """The reason why it has no test score, '' if it has one. Older results hold a number where R2 is not
-    defined; their predictions tell."""
+    """The reason why it has no test score, '' if it has one. Older results hold a number even if R2 is not
+    defined, so their predictions decide."""
     key = self.score.key
     if self.test[key] is None:
       return self.result['metrics']['undefined']['test'][key]
@@ -99,9 +99,9 @@ class FinishedRun:
   def predictions(self):
     """(index, label, prediction), [N] each, sorted by index; None when there is no predictions.npz.
 
-    int64; for a regression label and prediction are float64, [N] or [N, K], and for several labels bool and
-    float64 [N, K]. Labels of positions make a row of each position that counts, with the index of its example
-    times L plus its place.
+    They are int64. For a regression label and prediction are float64, [N] or [N, K]; for several labels they
+    are bool and float64, [N, K]; with an AUROC of two classes prediction is float64. For labels of positions,
+    every position that counts has a row, whose index is that of its example times L plus its place.
     """
     return None if self._stored is None else self._stored[:3]
 
@@ -172,8 +172,8 @@ class FinishedRun:
 
   @property
   def group_N(self):
-    """int64 [N]: which of `predictions` belong together, such as windows of one patient; None where unknown
-    or without meaning."""
+    """int64 [N], the number of the group of each prediction, such as a patient; None where unknown or without
+    meaning."""
     return None if self._stored is None else self._stored[3]
 
   @property
@@ -182,12 +182,12 @@ class FinishedRun:
 
   @property
   def group_name(self):
-    """How those are called that belong together, such as 'patients'."""
+    """The name of the groups, in the plural, such as 'patients'."""
     return (self.result.get('groups') or {'name': 'groups of test examples'})['name']
 
   @property
   def group_members(self):
-    """How the test examples of a group are called, such as 'windows'."""
+    """The name of the test examples of a group, such as 'windows'."""
     return (self.result.get('groups') or {}).get('members', 'test examples')
 
   @functools.cached_property
@@ -208,13 +208,13 @@ class FinishedRun:
     return inside.read_inside(path) if path.exists() else None
 
   def stage_folder(self, stage):
-    """Where the files of a stage lie, None where that is not known."""
+    """The folder with the files of a stage, None if it is not known."""
     named = self.result['stages'][stage].get('folder')
     given = self.result.get('pretrained') if stage == 'pretrain' else None
     run = files.place(given['run']) if given else self.path  # another run's pretraining lies with that run
     if named:
       return run_folder.followed(run / named)
-    # Without a name: the last one written, as several may lie side by side after a change of config.
+    # Without a name, take the last one written: several may lie side by side after a change of config.
     folders = [f for f in run_folder.stages_in(run, [stage]) if (f / run_folder.METRICS).exists()]
     return max(folders, key=lambda f: ((f / run_folder.METRICS).stat().st_mtime_ns, f.name), default=None)
 
@@ -242,7 +242,7 @@ def settings(result) -> dict:
     result: the content of result.json or config.json.
 
   Returns:
-    {dotted key: value}, of pretraining only where there is any; {} without a config.
+    {dotted key: value}, without those of pretraining if the regime has none; {} without a config.
   """
   config = result.get('config') if 'metrics' in result else result
   if not isinstance(config, dict):
@@ -257,7 +257,7 @@ def settings(result) -> dict:
 
 
 def in_what_they_differ(of_each: list[dict]) -> list[str]:
-  """The keys that all `settings` which are not empty have, and with different values."""
+  """Returns the keys that all nonempty `settings` have, but with different values."""
   known = [values for values in of_each if values]
   keys = [key for key in known[0] if all(key in values for values in known)] if known else []
   return [key for key in keys if any(values[key] != known[0][key] for values in known)]
@@ -276,7 +276,7 @@ def read_run(folder):
 
 
 def read_whole(folder):
-  """The FinishedRun of a folder, of which every file that a report shows was read.
+  """Returns the FinishedRun of a folder, after it has read every file that a report shows.
 
   Raises:
     DamagedFile: naming the first that is damaged.
@@ -297,8 +297,8 @@ def read_whole(folder):
 
 
 def finished(workdir):
-  """The folders of finished runs in or below a folder, without those with which a study below it searched
-  hyperparameters; MissingFile when there is no such folder."""
+  """Returns the folders of finished runs in or below a folder, without runs of a hyperparameter search.
+  Raises MissingFile when there is no such folder."""
   workdir = files.place(workdir)
   if not workdir.is_dir():
     raise MissingFile(f'there is no folder {workdir}: give the folder that your runs were written to.')
@@ -306,7 +306,7 @@ def finished(workdir):
 
 
 def outside_searches(workdir, folders):
-  """Those of several folders of runs in which no study below `workdir` searched hyperparameters."""
+  """Returns the folders that are not those of a hyperparameter search of a study in or below `workdir`."""
   searches = {path.parent / run_folder.SEARCH for path in files.place(workdir).rglob(run_folder.STUDY)}
   return [folder for folder in folders if not searches.intersection(folder.parents)]
 

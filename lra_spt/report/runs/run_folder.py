@@ -58,14 +58,14 @@ BESIDE = ('fingerprints', 'code', 'pretrained')  # keys of config.json that are 
 
 
 def cache_of_programs(workdir) -> pathlib.Path:
-  """Where compiled programs are kept for the next start: the folder that LRA_SPT_CACHE names, or in
+  """Returns the folder of compiled programs for the next start: the one that LRA_SPT_CACHE names, or one in
   `workdir`."""
   folder = os.environ.get('LRA_SPT_CACHE', '').strip() or files.place(workdir) / COMPILED
   return folder_of(folder, 'LRA_SPT_CACHE')
 
 
 def folder_of(path, flag: str) -> pathlib.Path:
-  """An absolute path, also one in a bucket (`files.place`), from what stands behind a flag.
+  """Returns the absolute path of the folder, or place in a bucket (`files.place`), that a flag names.
 
   Raises:
     ConfigError: it is empty, of another kind, or has a name that the libraries for arrays cannot write.
@@ -87,15 +87,15 @@ def folder_of(path, flag: str) -> pathlib.Path:
 
 
 def local_folder(path, flag: str) -> pathlib.Path:
-  """The same as `folder_of`, with a ConfigError for a bucket too."""
+  """Does the same as `folder_of`, and also raises a ConfigError for a place in a bucket."""
   if files.is_bucket(path):
     raise ConfigError(f'{flag} is {path}, but this command works in folders only; mount the bucket')
   return folder_of(path, flag)
 
 
 def check_kept(workdir: pathlib.Path, store: pathlib.Path | None, runtime) -> None:
-  """Raises a ConfigError where a run in a bucket is to write what can be written to folders only, or where a
-  run and the `store` of its stages are not of one kind."""
+  """Raises a ConfigError if a run in a bucket would write something that only folders can hold, or if only
+  one of the run and the `store` of its stages is in a bucket."""
   if store is not None and files.is_bucket(workdir) != files.is_bucket(store):
     raise ConfigError(
       f'--stages is {store}, but --workdir is {workdir}; give two folders, or two places in buckets'
@@ -111,8 +111,8 @@ def check_kept(workdir: pathlib.Path, store: pathlib.Path | None, runtime) -> No
 def stage_folders(workdir: pathlib.Path, identity: dict) -> dict[str, pathlib.Path]:
   """A folder per stage, named by the hash of what determines it; identity: see `read_config`.
 
-  All of `pretrain` counts, also options of other objectives: which these are depends on what a process has
-  registered, and folders that there are must be found.
+  All of `pretrain` counts, also the options of other objectives. Which options those are depends on what a
+  process has registered, and existing folders must be found in any case.
   """
   shared = {key: identity[key] for key in ('task', 'model', 'protocol', 'seed', 'regime', 'causal')}
   shared |= {key: identity[key] for key in ('code',) if key in identity}
@@ -128,8 +128,8 @@ def stage_folders(workdir: pathlib.Path, identity: dict) -> dict[str, pathlib.Pa
 
 
 def stages_in(workdir: pathlib.Path, names=STAGES, gone: bool = False) -> list[pathlib.Path]:
-  """The folders of all stages of these names of a run; gone: those that a link leads to, but that do not
-  exist."""
+  """Returns the folders of a run's stages of these names. gone: only those that a link leads to, but that do
+  not exist."""
   found = [path for name in names for path in workdir.glob(f'{name}-*')]
   found = {path.with_suffix('') if path.suffix == LINK else path for path in found}
   places = map(followed, sorted(found))
@@ -152,10 +152,10 @@ def followed(folder: pathlib.Path) -> pathlib.Path:
 
 
 def share_stages(folders: dict[str, pathlib.Path], store: pathlib.Path) -> None:
-  """Makes the folders of stages that are not there yet links into `store`, where runs that need the same
-  stage find the same folder.
+  """Links the folders of stages, unless they exist, into `store`, where runs that need the same stage find
+  the same folder.
 
-  Where symbolic links cannot be made, as on exFAT, network drives and in buckets, notes take their place.
+  On exFAT, on network drives and in buckets there are no symbolic links, so notes take their place.
 
   Args:
     folders: of each stage, in the folder of the run.
@@ -195,7 +195,7 @@ def _link(folder, target):
 
 
 def claim(workdir: pathlib.Path, identity: dict) -> None:
-  """Notes what a run is in a new workdir; raises as `check_claim`."""
+  """Writes config.json, the identity of a run, into a new workdir; raises as `check_claim`."""
   check_claim(workdir, identity)
   if not (workdir / CONFIG).exists():
     checksums.write(workdir / CONFIG, identity)
@@ -205,8 +205,8 @@ def check_claim(workdir: pathlib.Path, identity: dict) -> None:
   """Compares a run with what a workdir holds, and writes nothing.
 
   Raises:
-    ConfigError: the workdir belongs to another run; shows the difference. Or it has a result, but no
-      config.json: that of a recorded run, for example.
+    ConfigError: the workdir belongs to another run (the message shows the difference), or it has a result but
+      no config.json, as a recorded run has.
   """
   if not (workdir / CONFIG).exists():
     if (workdir / RESULT).exists():
@@ -229,11 +229,11 @@ def check_claim(workdir: pathlib.Path, identity: dict) -> None:
 def read_config(workdir: pathlib.Path) -> dict:
   """The identity of the run in a folder.
 
-  It is that of its config (`loading.identity`) with `fingerprints` of its data, `code`, digests of user code
-  that it trains, and `pretrained`, the hash of another run's pretraining that it goes on from.
+  It has the identity of the config (`loading.identity`), `fingerprints` of the data, `code` (digests of the
+  user code that the run trains) and `pretrained` (the hash of another run's pretraining that it continues).
 
   Raises:
-    DamagedFile: config.json is none.
+    DamagedFile: config.json is not the config of a run.
   """
   return checksums.read(
     workdir / CONFIG, 'the config of a run', CONFIG_ADVICE, functools.partial(problem, schema.Config)
@@ -241,7 +241,7 @@ def read_config(workdir: pathlib.Path) -> dict:
 
 
 def write_stage(folder: pathlib.Path, report: dict) -> None:
-  """Writes stage.json, which makes a stage a finished one."""
+  """Writes stage.json, which marks a stage as finished."""
   if wrong := schema.stage_problem(report):
     raise ValueError(f'a stage of another form would be noted: {wrong}')
   checksums.write(folder / STAGE, report, (METRICS,))
@@ -291,7 +291,7 @@ def check_metrics(folder: pathlib.Path) -> None:
 
 
 def write_result(workdir: pathlib.Path, result: dict, predictions: dict[str, np.ndarray]) -> None:
-  """Writes predictions.npz, then result.json, which makes the run a finished one; failure.json goes."""
+  """Writes predictions.npz, removes failure.json, and writes result.json, which marks a run as finished."""
   if wrong := problem(schema.Result, result):
     raise ValueError(f'a result of another form would be written: {wrong}')
   with files.replacing(workdir / PREDICTIONS, 'wb') as file:
@@ -304,7 +304,7 @@ def read_result(workdir: pathlib.Path) -> dict:
   """result.json of a finished run.
 
   Raises:
-    DamagedFile: it is none, or it or predictions.npz is not what the run wrote.
+    DamagedFile: it is no result of a run, or it or predictions.npz is not what the run wrote.
   """
   path = workdir / RESULT
   result, digests = checksums.read(
@@ -315,7 +315,7 @@ def read_result(workdir: pathlib.Path) -> dict:
 
 
 def metrics_lines(path: pathlib.Path) -> list[dict | None]:
-  """The lines of a metrics.jsonl: {'step': int, 'split': str, name: value}, None for what is no such line.
+  """Returns the lines of a metrics.jsonl: {'step': int, 'split': str, name: value}, None for any other line.
 
   Raises:
     FileAccessError: it cannot be read.
@@ -329,7 +329,7 @@ def metrics_lines(path: pathlib.Path) -> list[dict | None]:
 
 
 def _parsed(text):
-  """The content of a JSON text, None for what is none."""
+  """The content of a text, None if it is not JSON."""
   try:
     return json.loads(text)
   except (ValueError, RecursionError):
@@ -361,7 +361,7 @@ def forget_failure(workdir: pathlib.Path) -> None:
 
 
 def read_failure(workdir: pathlib.Path) -> dict | None:
-  """{'error', 'kind', 'date'} of why a run ended before its result, None where nothing is noted.
+  """Returns why a run ended before its result, {'error', 'kind', 'date'}; None if nothing is noted.
 
   Raises:
     DamagedFile: failure.json is damaged.

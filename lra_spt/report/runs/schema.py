@@ -79,7 +79,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attempts:
-  """computed.json: how a stage was computed, one after the other."""
+  """computed.json: the attempts to compute a stage, one after the other."""
 
   attempts: list[dict]
 
@@ -87,9 +87,9 @@ class Attempts:
 @dataclasses.dataclass(frozen=True)
 class Metrics:
   """{name: value} per split, null for a metric that is not defined; `test` also has the number of its
-  examples. undefined: {split: {name: why}} of the metrics that are null. by_length: of a task
-  with longer test splits {test split: {'length': positions, and either its metrics or 'why': the reason why
-  the model cannot read it}}."""
+  examples. undefined: {split: {name: why}} of the metrics that are null. by_length: for a task with longer
+  test splits, {test split: {'length': positions, and either its metrics or 'why'}}, where 'why' says why the
+  model cannot read it."""
 
   test: dict[str, float | None]
   validation: dict[str, float | None] = dataclasses.field(default_factory=dict)

@@ -36,8 +36,9 @@ import numpy as np
 
 from lra_spt.report.statistics.intervals import LEVEL, ConfidenceInterval, normal_quantile, t_quantile, wilson
 
-# So limits are order statistics, numbers 250 and 9,750, and one draw is a p of 0.0002. (Of 1,999 draws
-# one beyond 0 was a p of 0.002, which Holm calls significant among 25 at most, whatever else is drawn.)
+# With this number the limits are the order statistics 250 and 9,750, and each draw counts 0.0002 in p. (With
+# 1,999 draws one draw beyond 0 gave p = 0.002, which Holm finds significant among at most 25 comparisons,
+# whatever else is drawn.)
 RESAMPLES = 9999
 POWER = 0.8
 CHANCE_P = 1e-6
@@ -49,8 +50,8 @@ CHUNK = 4_000_000  # numbers of resampled examples held at once
 class Parts:
   """A signed sum of scores, and where its variance comes from.
 
-  mean: of all seeds. example_N: deviations of the examples' means over seeds. count: S, how many seeds.
-  seeds, examples, both: the variances of `mean` that each brings, the first two including `both`. For one
+  mean: over all seeds. example_N: deviations of the examples' means over seeds. count: S, the number of
+  seeds. seeds, examples, both: the variance of `mean` from each source; the first two include `both`. For one
   seed `seeds` and `both` are 0. seed_degrees: degrees of freedom of `seeds`.
   """
 
@@ -64,7 +65,7 @@ class Parts:
 
   @property
   def shared(self) -> float:
-    """The variance of `mean` by examples, so far as all seeds agree on them."""
+    """The part of the variance from examples on which all seeds agree."""
     return max(0.0, self.examples - self.both)
 
   @property
@@ -75,8 +76,8 @@ class Parts:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Estimate:
-  """interval: of the percentiles. p: two-sided, of no difference; at most 0.05 exactly where the interval
-  excludes 0. parts: where the variance comes from."""
+  """interval: percentiles of the draws. p: two-sided, for no difference; it is at most 0.05 exactly if the
+  interval excludes 0. parts: where the variance comes from."""
 
   interval: ConfidenceInterval
   p: float
@@ -109,7 +110,7 @@ def parts(cells: Sequence, signs: Sequence[int] = (1,)) -> Parts:
 def _satterthwaite(variances, degrees):
   """Degrees of freedom of a sum of independent variances; those of the last where all are 0."""
   total = sum(variances)
-  # Of shares, because squares of the variances of an R2 without any sense overflow.
+  # Shares of the total, because the squared variances of a meaningless R2 overflow.
   squares = sum((v / total) ** 2 / d for v, d in zip(variances, degrees, strict=True) if v > 0)
   return float(1 / squares) if squares > 0 else float(degrees[-1])
 
@@ -119,7 +120,7 @@ def draws(of: Sequence[Parts], *, stream: int = 0, resamples: int = RESAMPLES):
 
   Args:
     of: P Parts, all on the same test examples. Their seeds vary independently.
-    stream: which random numbers; those of other test examples take others.
+    stream: selects the random numbers; Parts on other test examples take another stream.
 
   Returns:
     float64 [resamples, P].
@@ -168,14 +169,15 @@ def estimates(of: Sequence[Parts], bounds, *, what='test examples', stream=0, re
 
   The limits are the order statistics of `draws` that leave out 2.5 % on each side, cut at `bounds`; p is
   twice the smaller share of draws beyond 0, with one added to numerator and denominator (Davison and Hinkley
-  1997, Bootstrap Methods, section 4.4). Where no draw lies beyond 0 so many draws say nothing more than p <=
-  2 / (RESAMPLES + 1), and p is that of Student's t with the same variance, where that is smaller. Values that
-  do not vary at all are no reason to be certain: limits are then those of Wilson for 0 of N,
-  and p is that of the sign test.
+  1997, Bootstrap Methods, section 4.4). If no draw lies beyond 0, the draws only say that p <= 2 / (RESAMPLES
+  + 1); p is then that of Student's t with the same variance, if that is smaller. If values do not vary at
+  all, an estimate is still not certain: the limits are then those of Wilson for 0 of N, and p is that of the
+  sign test.
 
   Args:
-    of: P Parts. bounds: (smallest, largest) possible value of all, or of each [P, 2]. what: how the units are
-      called.
+    of: P Parts.
+    bounds: (smallest, largest) possible value of all, or of each [P, 2].
+    what: the name of the units.
   """
   if not of:
     return []
@@ -226,13 +228,13 @@ def rank_stabilities(rankings) -> list[ConfidenceInterval]:
   """Means over tasks of Kendall's tau-b between the scores of the same models in two ways of training.
 
   Args:
-    rankings: of every ranking a list of tasks; of every task two lists of Parts, in the order of the models
+    rankings: for every ranking a list of tasks; for every task two lists of Parts, in the order of the models
       and on the same test examples.
 
   Returns:
-    Of every ranking percentiles of the same of `draws`; a draw without any order counts 0. As noise only ever
-    disturbs an order, and a draw has that of the runs and its own, the limits lie towards 0 from the true
-    value and are no confidence interval. NaN where no task has one.
+    For every ranking the mean and the percentiles of the means of `draws`; a draw without any order counts 0.
+    The limits are no confidence interval: noise can only disturb an order, and a draw has the noise of the
+    runs and its own, so the limits are too close to 0. NaN if no task has an order.
   """
   taus, drawn, together = [[] for _ in rankings], [[] for _ in rankings], {}
   for place, tasks in enumerate(rankings):
@@ -269,11 +271,15 @@ def beats_chance(correct: int, total: int, chance: float) -> bool:
 
 
 def holm(p_values: Sequence[float], more: int = 0) -> list[float]:
-  """Adjusted p values of several comparisons (Holm 1979, Scand. J. Stat. 6:65), in their order; more: so many
-  others are planned, whose p is not known yet and counts as 1.
+  """Adjusted p values of several comparisons (Holm 1979, Scand. J. Stat. 6:65), in their order.
 
-  The k-th smallest of m is multiplied by m - k + 1; none lies below that of a smaller one, none above 1. The
-  chance that any of the comparisons without a difference has an adjusted p of at most 0.05 is at most 5 %.
+  The k-th smallest of m is multiplied by m - k + 1. An adjusted p is never below that of a smaller p, and
+  never above 1. The chance that any of the comparisons without a difference has an adjusted p of at most 0.05
+  is at most 5 %.
+
+  Args:
+    p_values: of the comparisons.
+    more: the number of further comparisons that are planned; their p is not known yet and counts as 1.
   """
   order = sorted(range(len(p_values)), key=lambda i: p_values[i])
   adjusted, largest = [0.0] * len(p_values), 0.0
@@ -286,15 +292,15 @@ def holm(p_values: Sequence[float], more: int = 0) -> list[float]:
 def smallest_difference(of: Sequence[Parts], seeds: int | None = None, comparisons: int = 1) -> float:
   """The smallest true difference that a two-sided test at 5 % finds with a probability of 80 %.
 
-  (t_0.975 + t_0.8) sqrt(V), Bloom 1995, Evaluation Review 19:547, with the variance that so many seeds leave,
-  V = between / seeds + (shared + own / seeds) / N: for one seed and accuracies shared + own is the share of
-  discordant answers less the squared gain, and this is the formula of Connor 1987, Biometrics 43:207. Degrees
-  of freedom are those of Satterthwaite, as in `Parts`.
+  It is (t_0.975 + t_0.8) sqrt(V), Bloom 1995, Evaluation Review 19:547. V is the variance with this number of
+  seeds, between / seeds + (shared + own / seeds) / N. For one seed and accuracies, shared + own is the share
+  of discordant answers less the squared gain, which gives the formula of Connor 1987, Biometrics 43:207.
+  Degrees of freedom are those of Satterthwaite, as in `Parts`.
 
   Args:
-    of: Parts of gains on the same test examples with as many seeds, whose variances are averaged; parts
-      of one seed tell of differences between two runs only.
-    seeds: how many there will be, where there are several; None: as many as the first has.
+    of: Parts of gains, on the same test examples and with equally many seeds; their variances are averaged.
+      Parts of one seed say something about two runs only.
+    seeds: the planned number of seeds, if `of` has several; None: as many as the first of `of`.
     comparisons: the number of gains among which it is the clearest (Holm).
   """
   have = of[0].count

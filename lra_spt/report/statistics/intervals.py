@@ -100,8 +100,8 @@ def group_units(right_N, group_N) -> np.ndarray | None:
 
 
 def effective_examples(units_G, examples) -> float:
-  """How many independent examples would tell an accuracy as well as these groups do, from its `group_units`
-  (Kish 1965, Survey Sampling, section 8.2): at least one per group and no more than there are."""
+  """Returns how many independent examples would give an accuracy as exactly as these groups, from its
+  `group_units` (Kish 1965, Survey Sampling, section 8.2): at least one per group, at most `examples`."""
   share = float(np.mean(units_G))
   variance = float(np.var(units_G, ddof=1)) / len(units_G)
   if variance == 0:
@@ -122,8 +122,8 @@ def grouped_share(units_G, examples, what='groups'):
 def tango(only_a, only_b, total):
   """Tango's score interval for a paired difference of accuracies, b minus a (Tango 1998, Stat. Med. 17:891).
 
-  The set of differences d with |only_b - only_a - n d| <= z sqrt(n (2 q + d (1 - d))), where q is the largest
-  likelihood estimate of P(only a right) under the difference d: the larger root of
+  It holds the differences d with |only_b - only_a - n d| <= z sqrt(n (2 q + d (1 - d))), where q is the
+  maximum likelihood estimate of P(only a right) under the difference d: the larger root of
   2 n q^2 - (only_a + only_b - (2 n - only_b + only_a) d) q - only_a d (1 - d) = 0.
   It excludes 0 exactly when McNemar's z = (only_b - only_a) / sqrt(only_a + only_b) exceeds the normal
   quantile.
@@ -184,9 +184,9 @@ def r2_interval(units_G, what='test examples'):
   """The interval of one R2 from its jackknife units: Student's t with G - 1 degrees of freedom, of
   log(1 - R2).
 
-  It is closer to normal than R2 and keeps the limits below 1. In simulations (tests/report/test_r2.py)
-  it holds the truth in 94 % of cases with 30 or more independent units, in 90 to 93 % with 6 to 50 groups
-  that differ. The lower limit is -inf where it says nothing."""
+  log(1 - R2) is closer to normal than R2, and keeps the limits below 1. In simulations
+  (tests/report/test_r2.py) the interval holds the truth in 94 % of cases with 30 or more independent units,
+  in 90 to 93 % with 6 to 50 groups that differ. The lower limit is -inf where it says nothing."""
   share, deviation = 1 - float(np.mean(units_G)), float(np.std(units_G, ddof=1))
   half = t_quantile(len(units_G) - 1) * deviation / math.sqrt(len(units_G))
   method = f'jackknife over the {len(units_G):,} {what}, t interval for log(1 - R\u00b2)'
@@ -198,8 +198,8 @@ def r2_interval(units_G, what='test examples'):
 
 
 def bounded_interval(units_G, what='test examples'):
-  """The interval of a score from 0 to 1, such as F1 or AUROC, from its jackknife units: Wilson's for as many
-  answers as would have its variance, with Student's t of G - 1 degrees of freedom.
+  """The interval of a score from 0 to 1, such as F1 or AUROC, from its jackknife units. It is Wilson's for
+  the number of answers that would have the same variance, with Student's t of G - 1 degrees of freedom.
 
   In simulations (tests/report/test_jackknife.py) it holds the truth in 93 to 96 % of cases with 200 examples,
   or with 12 groups whose errors are alike."""
@@ -211,8 +211,8 @@ def bounded_interval(units_G, what='test examples'):
 
 
 def score_interval(score, value, examples, units, grouped: bool, what) -> ConfidenceInterval:
-  """Interval of one value of a `scores.Score`; units: its `jackknife.score_units`, None where they are not
-  known, and then only an accuracy of independent examples has limits."""
+  """Interval of one value of a `scores.Score`. units: its `jackknife.score_units`, or None if they are not
+  known; then only an accuracy of independent examples has limits."""
   if score.counts and not grouped:
     return wilson(round(value * examples), examples)
   if units is None:

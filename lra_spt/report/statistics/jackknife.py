@@ -1,8 +1,9 @@
 """Numbers whose mean is a score and whose spread is its error, for every score of `data.measures`.
 
-Of an accuracy they are the answers themselves. Of other scores they are jackknife pseudo-values (Tukey 1958,
-Ann. Math. Stat. 29:614), score - (G - 1) (score without unit g - mean of those), in closed form. A unit is an
-example or, where examples belong together, a group of them, for those are right and wrong together.
+For an accuracy they are the answers themselves. For other scores they are jackknife pseudo-values (Tukey
+1958, Ann. Math. Stat. 29:614), score - (G - 1) (score without unit g - mean of those), in closed form. A unit
+is an example. Where examples belong together it is a group of them, because they are right and wrong
+together.
 """
 
 import numpy as np
@@ -18,7 +19,7 @@ def score_units(name: str, label, prediction, group_N=None) -> np.ndarray | None
 
   Args:
     name: of the score, a key of `measures.MEASURES`.
-    label, prediction: [N] or [N, K], see `measures`; of positions a row for each.
+    label, prediction: [N] or [N, K], see `measures`; labels of positions have a row for each position.
     group_N: which examples belong together, such as windows of one patient; None: every example is a unit.
 
   Returns:

@@ -8,9 +8,10 @@ DASH = '\u2013'
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-  """key: its name in result.json; name: in a sentence; bounds, gain_bounds: what it and a difference of two
-  can be; constant: what the best constant answer is; tolerance: to which sums in float32 are trusted;
-  in_percent: how it is shown; counts: it is the share of right answers, of which each is 0 or 1."""
+  """key: its name in result.json; name: its name in a sentence; bounds, gain_bounds: the smallest and largest
+  value of the score and of a difference of two; constant: the best constant answer, in words; tolerance: the
+  largest error of sums in float32; in_percent: it is shown in per cent; counts: it is the share of right
+  answers, so each answer counts 0 or 1."""
 
   key: str
   name: str

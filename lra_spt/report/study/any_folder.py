@@ -19,7 +19,7 @@ SHOWN = 3  # values in the name of an arm
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Placed:
-  """A run with what decides its cell. run: None of one that is not finished."""
+  """A run with what decides its cell. run: None if it is not finished."""
 
   key: ArmKey
   arm: str
@@ -64,7 +64,7 @@ def read_any(workdir, *, may_be_empty: bool = False) -> table.ResultTable:
 
 
 def _with_recorded(study):
-  """The table of a study with the recorded runs outside of its cells; of a figure as it is."""
+  """Adds the recorded runs outside of its cells to the table of a study; leaves a figure as it is."""
   if study.record.get('chart'):
     return study
   cells = {study.workdir / cell.record['folder'] for cell in study.cells.values()}
@@ -143,7 +143,8 @@ def _rows(cells):
 
 
 def _named(placed):
-  """Runs under the names of their arms: recorded beside trained ones, compute-tied, with the known metric."""
+  """Yields runs with the names of their arms, which mark recorded runs beside trained ones, and compute-tied
+  arms. A run without a result gets the metric of finished runs of its task."""
   trained = {one.place for one in placed if not (one.run and one.run.recorded)}
   metrics = {one.key.question.task: one.key.question.metric for one in placed if one.run}
   keys = {}
@@ -153,7 +154,7 @@ def _named(placed):
     key, arm = one.key, one.arm
     if not one.run and (metric := metrics.get(key.question.task)):
       key = dataclasses.replace(key, question=dataclasses.replace(key.question, metric=metric))
-    if one.run and one.run.recorded and one.place in trained:  # which no seeds of one training join
+    if one.run and one.run.recorded and one.place in trained:  # they are not seeds of one training
       arm += ', recorded'
     if arm == key.name and any(map(key.is_tied_to, keys.get(key.question, ()))):
       arm += ', compute-tied'
@@ -161,8 +162,8 @@ def _named(placed):
 
 
 def _variants(same, workdir):
-  """(name, runs) of the arms of one place: runs whose settings differ are called by the values, those of
-  which two have one seed without such a difference by their folders."""
+  """Yields (name, runs) of the arms of one place. If settings differ, the names have the values. If two runs
+  with equal settings have one seed, each run is an arm, with its folder in the name."""
   keys, variants = in_what_they_differ([one.settings for one in same]), {}
   for one in same:
     parts = [f'{key.replace(".optimizer.", " ")} {one.settings[key]}' for key in keys if one.settings]

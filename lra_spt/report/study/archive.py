@@ -1,9 +1,10 @@
-"""Finished runs of a study as one file of numbers, and back, so that a study of days can change machines.
+"""Stores finished runs of a study in one file of numbers and restores them, so a study can change machines.
 
-The file has one JSON object per line: the study (`study.json`), then every finished run with its folder, its
-`result.json` and (except for runs of a search) its answer to each test example, in the order of their
-numbers; for a study that shows curves over operations, also the validation of its finetuning. Labels are not
-included; they come from the prepared set, and answers that do not give the score of the result are refused.
+The file has one JSON object per line. The first is the study (`study.json`), the others are its finished
+runs. A run has its folder, its `result.json` and, unless a search made it, its answer to each test example,
+in the order of their numbers. If the study shows curves over operations, the run also has the validations of
+its finetuning. Labels are not included: they come from the prepared set. Answers that do not give the score
+of the result are refused.
 Answers are classes (at most 256), or numbers for a regression, or probabilities.
 """
 
@@ -85,7 +86,7 @@ def _line(folder, workdir, curves):
     with np.load(folder / run_folder.PREDICTIONS, allow_pickle=False) as stored:
       order_N = np.argsort(stored['index'])
       answers_N, label_N = stored['prediction'][order_N], stored['label'][order_N]
-      if label_N.ndim == 2 and label_N.dtype.kind == 'i':  # of positions that do not count nothing is stored
+      if label_N.ndim == 2 and label_N.dtype.kind == 'i':  # answers at positions that do not count become 0
         answers_N = np.where(label_N == UNLABELLED, 0, answers_N)
       answers_N = answers_N.astype(_dtype(stored['label'], result.get('metric')))
     packed = zlib.compress(answers_N.tobytes(), 9)
@@ -109,8 +110,8 @@ def _validation(folder, result) -> list[dict]:
 
 
 def anywhere(path) -> dict:
-  """The content of a result.json as if its data lay in the default folder, without the folder of another
-  run's pretraining, and with a new checksum of its own."""
+  """Returns the content of a result.json without places on this machine: the data lie in the default folder,
+  and the folder of another run's pretraining is ''. The checksum of the content is new."""
   stored = _read(path)
   result = {key: value for key, value in stored.items() if key != checksums.KEY}
   if 'data_dir' in result.get('runtime', {}):
@@ -126,8 +127,9 @@ def restore(path, workdir, tests: Callable[[str], dict | None]) -> tuple[int, li
   Args:
     path: a file that `store` wrote; where there is none, nothing happens.
     workdir: folder of the study.
-    tests: the test examples of a task, in any order: index, label and, where they belong together, group,
-      [N] each, as in predictions.npz; None where its set is not there, and its runs are left out.
+    tests: returns the test examples of a task, in any order: index, label and, if they belong together,
+      group, [N] each, as in predictions.npz. If its set is not there it returns None, and the runs of the
+      task are left out.
 
   Raises:
     ConfigError: the folder belongs to another study, or lacks cells of the file.
@@ -154,7 +156,7 @@ def restore(path, workdir, tests: Callable[[str], dict | None]) -> tuple[int, li
   missing = [line for line in missing if line['result']['task'] not in absent]
   if missing or not studies.is_study(workdir):
     with files.owned(workdir, 'putting runs into'):
-      for record in records:  # that of this machine is added to that of the file
+      for record in records:  # first that of the file, then that of this machine
         studies.claim(workdir, record)
       for line in missing:
         restore_run(line, workdir, path, tests)
@@ -176,7 +178,7 @@ def on_other_sets(path, prints: Callable[[str], dict | None]) -> list[str]:
 
   Args:
     path: a file that `store` wrote; without it there is no sentence.
-    prints: the `fingerprints` of the prepared set of a task; None where it is not there.
+    prints: returns the `fingerprints` of the prepared set of a task, or None if it is not there.
   """
   if not (path := pathlib.Path(path)).exists():
     return []

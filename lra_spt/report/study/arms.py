@@ -64,7 +64,7 @@ def _interval(runs):
     return statistics.pooled(
       [run.units for run in runs], same_test_set(runs), first.score.bounds, first.unit_name
     )
-  # Only the scores are known: as if each seed had its own test examples.
+  # Only the scores are known, so each seed is treated as if it had its own test examples.
   units = [
     np.arange(run.examples) < round(run.value * run.examples) if run.score.counts else np.array([run.value])
     for run in runs

@@ -16,7 +16,8 @@ def mean_score(cell, seeds) -> float:
 
 
 class _Estimated:
-  """A comparison has an estimate, and its p after Holm over all comparisons of its kind, run or planned."""
+  """A comparison with an estimate, and with its p after Holm over all comparisons of its kind, run or
+  planned."""
 
   interval = property(lambda self: self.estimate.interval)
   significant = property(lambda self: self.adjusted <= LEVEL)
@@ -28,7 +29,7 @@ class _Estimated:
 
   @property
   def verdict(self):
-    """Holds for the ways of training; with one seed only for the two runs."""
+    """`direction`, or 'not significant'. With one seed it says that it holds for the two runs only."""
     single = 'this run ' if len(self.seeds) == 1 else ''
     return f'{single}{self.direction}' if self.significant else 'not significant'
 
@@ -52,7 +53,7 @@ class _OfTwo(_OfPairs):
 
   @property
   def verdict(self):
-    """The way; with one seed it holds for the runs only."""
+    """One of `ways`, or 'not significant'. With one seed it says that it holds for the runs only."""
     if not self.significant:
       return 'not significant'
     return self.ways[self.interval.estimate < 0] + (' (runs)' if len(self.seeds) == 1 else '')
@@ -63,8 +64,9 @@ class Pair(_Estimated):
   """A pretrained TableCell and the scratch one of the same model, with common seeds and test examples.
 
   name: of the model. place: the column, with the task where several columns have one. estimate: of the gain.
-  main: whether `scratch` is the first of several baselines; another one is trained otherwise, for example for
-  the steps of both stages. single: the test of two single runs, of accuracies of independent examples.
+  main: True if `scratch` is the first of its baselines; another one is trained differently, for example for
+  the steps of both stages. single: the paired test, if there is one seed and the scores are accuracies of
+  independent examples; else None.
   """
 
   name: str
@@ -119,8 +121,8 @@ class Gap(_OfTwo):
   """The loss of one model's lead over another by self-pretraining.
 
   pairs: leader and other, alike in place, regime and forms; the leader is ahead in the mean of both ways of
-  training. (Were it the one ahead from scratch, chance alone would make leads smaller.) before, after: the
-  lead over the common seeds. estimate: of before - after.
+  training. (If the leader were the model that is ahead from scratch, chance alone would make leads smaller.)
+  before, after: the lead over the common seeds. estimate: of before - after.
   """
 
   pairs: tuple[Pair, Pair]
@@ -137,7 +139,7 @@ class Gap(_OfTwo):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Growth(_OfTwo):
-  """A gain at a place of a study's chart against that at its right end, as with fewer labels than all.
+  """A gain at a place of a study's chart and the gain at its right end, such as with few and with all labels.
 
   pairs: here and end, of the same model and regime. gain, end_gain: over the common seeds. estimate: of
   gain - end_gain.
@@ -174,8 +176,8 @@ class Difference(_Estimated):
 
 @dataclasses.dataclass(frozen=True)
 class Ranking:
-  """Kendall's tau-b between the models' order from scratch and after a kind of self-pretraining, mean over
-  `places`; form: as of their Pairs; models, seeds: (fewest, most) in a place and in a cell."""
+  """Kendall's tau-b between the order of the models from scratch and after a kind of self-pretraining, as the
+  mean over `places`. form: see `Pair`. models, seeds: (fewest, most) in a place and in a cell."""
 
   regime: str
   form: str
@@ -187,8 +189,8 @@ class Ranking:
 
 @dataclasses.dataclass(frozen=True)
 class Smallest:
-  """The smallest gains that the runs of a place can show: alone with the seeds there are (`now`), as the
-  clearest of all gains that are planned (`among`), and {seeds: gain} alone with more seeds."""
+  """The smallest gains that the runs of a place can show. now: a single gain, with the present seeds. among:
+  the clearest of all planned gains. more: {seeds: a single gain} with more seeds."""
 
   place: str
   score: object
@@ -202,8 +204,8 @@ class Smallest:
 
 @dataclasses.dataclass(frozen=True)
 class Success:
-  """The number of seeds, of `total`, whose runs beat the constant answer; a run that met numbers that are not
-  finite does not. rate: with Wilson's interval over the seeds."""
+  """`beating` of `total` seeds of a cell beat the constant answer, which has the score `chance`. A seed that
+  met numbers that are not finite does not beat it. rate: with Wilson's interval over the seeds."""
 
   cell: object
   place: str
@@ -215,8 +217,9 @@ class Success:
 
 @dataclasses.dataclass(frozen=True)
 class StudyFindings:
-  """apart: a sentence per comparison that could not be made. mismatched: one of them could not since the test
-  examples differ. unrun: {kind, such as 'pairs': how many more are planned}, for which p counts too."""
+  """apart: a sentence per comparison that could not be made. mismatched: True if differing test examples were
+  the reason for one of them. unrun: {kind, such as 'pairs': the number of further planned comparisons}, which
+  the adjusted p counts too."""
 
   pairs: tuple[Pair, ...]
   means: tuple[MeanGain, ...]

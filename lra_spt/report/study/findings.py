@@ -34,7 +34,7 @@ OTHER_EXAMPLES = 'they were tested on different examples.'
 
 
 def findings(cells) -> StudyFindings:
-  """All conclusions from the finished runs of a table's cells; none that needs runs which are missing."""
+  """Returns all conclusions that the finished runs of a table's cells allow."""
   cells = tuple(cells)
   finished = [cell for cell in cells if cell.arm]
   tested = {cell: _tested(cell) for cell in finished}
@@ -86,9 +86,9 @@ def _all_diverged(cell):
 def _unrun(cells, pairs) -> dict[str, int]:
   """The numbers of gains, means, growths and leads that a study is still to have.
 
-  They belong to cells of its plan without a run, or not compared since a seed diverged. p counts them from
-  the start, so what is significant stays so when they come. A cell is to have a gain over each scratch cell
-  that is planned beside it. A folder of runs that are no study plans nothing.
+  They belong to cells of its plan that have no run, or that are not compared because a seed diverged. p
+  counts them from the start, so a significant result stays significant when they come. A cell is to have a
+  gain over each scratch cell that is planned beside it. A folder of runs that are no study plans nothing.
   """
   # A cell without a score is run, and never compared.
   planned = [cell for cell in cells if cell.plan.config and (cell.arm or not cell.unscored)]
@@ -115,8 +115,8 @@ def _unrun(cells, pairs) -> dict[str, int]:
 
 
 def _estimated(unrun, pairs, *of_pairs):
-  """The same kinds of comparisons with Estimates in place of their Parts, resampled once for all on a test
-  set, and p adjusted within each kind, with as many more as are `unrun` of it."""
+  """Returns the comparisons with Estimates in place of their Parts. All comparisons on a test set share the
+  resampled examples. p is adjusted within each kind, which includes its `unrun` comparisons."""
   by_set = {}
   for one in itertools.chain(pairs, *of_pairs):
     by_set.setdefault(one.test_set, []).append(one)
@@ -137,7 +137,7 @@ def _estimated(unrun, pairs, *of_pairs):
       for one, p in zip(kind, adjusted, strict=True)
     )
 
-  counts = [*unrun.values(), 0]  # of differences nothing is planned
+  counts = [*unrun.values(), 0]  # no differences are planned
   new = finished(pairs, counts[0])
   by_old = dict(zip(map(id, pairs), new, strict=True))
 
@@ -231,7 +231,7 @@ def _alike(pairs):
 
   for _, same in itertools.groupby(sorted(pairs, key=key), key=key):
     same = list(same)
-    # Of several ways of pretraining one model there is no difference between models.
+    # Two ways of pretraining one model do not tell models apart, so the first one stands for the model.
     yield list({id(pair.scratch): pair for pair in reversed(same)}.values())[::-1]
 
 
@@ -242,7 +242,7 @@ def _in_order(pairs, means):
 
 
 def _means(pairs, tested):
-  """The MeanGain with Parts for an estimate of two Pairs or more that all share a seed."""
+  """Yields the MeanGain, with Parts for its estimate, of two or more Pairs that all share a seed."""
   seeds = tuple(sorted(set.intersection(*({*pair.seeds} for pair in pairs))))
   if len(pairs) > 1 and seeds:
     sides = [cell for pair in pairs for cell in (pair.scratch, pair.pretrained)]
@@ -252,8 +252,8 @@ def _means(pairs, tested):
 
 
 def _growths(pairs, tested):
-  """A Growth with Parts for an estimate of every Pair on a chart and that of its model at the right end: of
-  the same row there, or the only one, as where a part of the data is all of it."""
+  """Returns a Growth, with Parts for its estimate, of every Pair on a chart and the Pair of its model at the
+  right end. That Pair has the same row, or is the only one there: all data may have a row of their own."""
   growths, alike = [], {}
   for pair in pairs:
     if pair.pretrained.record.get('x') is not None:
@@ -276,7 +276,7 @@ def _growth(here, end, seeds, tested):
   signs = collections.Counter()
   for pair, sign in ((here, 1), (end, -1)):
     signs[pair.pretrained] += sign
-    signs[pair.scratch] -= sign  # one of both gains cancels, with the chance of its seeds
+    signs[pair.scratch] -= sign  # a cell of both gains cancels, and so does the chance of its seeds
   signs = {cell: sign for cell, sign in signs.items() if sign}
   parts = bootstrap.parts(
     [[tested[cell][seed][1] for seed in seeds] for cell in signs], tuple(signs.values())
@@ -285,7 +285,7 @@ def _growth(here, end, seeds, tested):
 
 
 def _gaps(pairs, tested):
-  """A Gap with Parts for an estimate of every two Pairs that share a seed."""
+  """Yields a Gap, with Parts for its estimate, of every two Pairs that share a seed."""
   units = [(tested[pair.scratch], tested[pair.pretrained]) for pair in pairs]
   for (first, ours), (second, theirs) in itertools.combinations(zip(pairs, units, strict=True), 2):
     seeds = tuple(sorted({*first.seeds} & {*second.seeds}))
@@ -301,8 +301,8 @@ def _gaps(pairs, tested):
 
 
 def _differences(cells, tested, places):
-  """A Difference with Parts for an estimate of every two models that were trained alike and share a seed and
-  its test examples. A model with several arms of one name is compared at equal budgets."""
+  """Yields a Difference, with Parts for its estimate, of every two models that were trained alike and share a
+  seed and its test examples. A model with several arms of one name is compared at equal budgets."""
   groups = {}
   for cell in cells:
     key = cell.key
@@ -347,7 +347,7 @@ def _of_cell(tested, test_set):
 
 
 def _smallest(pairs, planned):
-  """A Smallest of every place and number of seeds, in the order of the pairs.
+  """Yields a Smallest for every place and number of seeds, in the order of the pairs.
 
   Variances are the mean over the gains of a place. planned: the number of gains that the study is to have.
   """
@@ -373,15 +373,15 @@ def _smallest(pairs, planned):
 
 
 def _independent(run) -> int:
-  """How many independent test examples an accuracy is worth."""
+  """Returns how many independent test examples would give an accuracy as exactly."""
   if run.group_N is None:
     return run.examples
   return 1 if run.units is None else round(statistics.effective_examples(run.units, run.examples))
 
 
 def _successes(finished, places):
-  """A Success of every cell of PathX, and of other cells with a run that does no better than the constant
-  answer, or met numbers that are not finite."""
+  """Yields a Success for every cell of PathX, and for other cells if one of their runs does no better than
+  the constant answer, or met numbers that are not finite."""
   for cell in finished:
     chances = [constant_score(run) for run in cell.arm.runs]
     if cell.score.counts and None not in chances:

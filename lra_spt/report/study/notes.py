@@ -39,7 +39,7 @@ def some(names) -> str:
 
 
 def of_runs(runs) -> list[str]:
-  """Sentences that runs carry with them, and on unverified data."""
+  """Returns the cautions that runs carry, and a sentence on unverified data."""
   sentences = list(dict.fromkeys(sentence for run in runs for sentence in run.cautions))
   sources = sorted({str(data.get('source')) for data in map(_data, runs) if unverified(data)})
   if sources:
@@ -71,8 +71,8 @@ def shared(runs) -> list[str]:
 
 
 def _tells(run):
-  """True if predictions tell one training from another; not where all trainings may answer with the right
-  class or, as at chance, with the same one."""
+  """True if predictions tell one training from another. They do not if all trainings may answer with the
+  right class or, as at chance, with the same class."""
   _, label_N, prediction_N = run.predictions
   values, counts = np.unique(prediction_N, return_counts=True)
   rare_N = (prediction_N != label_N) & (prediction_N != values[counts.argmax()])
@@ -88,8 +88,8 @@ def _mixed(runs):
 
 
 def at_edge(record) -> list[str]:
-  """Sentences on numbers that won a search at the end of what it tried. record: of a cell. Of two values each
-  is an end, so a choice of two says nothing."""
+  """Returns sentences on numbers that won a search as the smallest or largest that it tried. A choice of two
+  numbers says nothing, because each of them is an end. record: of a cell."""
   sentences = []
   for part in record['search']:
     tried = [_numbers(one['values']) for one in part['tried']]
@@ -148,8 +148,8 @@ def fingerprints(run) -> str:
 
 
 def unverified(data) -> bool:
-  """True if the data were imported from files that do not equal the official ones, as far as is known; data
-  that were generated or are a user's own say so in their source."""
+  """True if the data were imported from files that are not known to be the official ones. Generated data and
+  data of a user do not count; their source says what they are."""
   return data.get('verified') is False and not str(data.get('source')).startswith(('generated', 'own files'))
 
 

@@ -22,7 +22,7 @@ class TriedValues:
 
 @dataclasses.dataclass(frozen=True)
 class SearchRound:
-  """won: the values of the round that won; None while it is open. problem: why it does not go on."""
+  """won: the values that won the round; None while it is open. problem: why it cannot go on, or ''."""
 
   tried: list[TriedValues]
   won: str | None
@@ -109,10 +109,10 @@ def claim(workdir, record: dict) -> list[str]:
     record: with the keys of StudyRecord.
 
   Returns:
-    Names of cells that had runs and that the study lacks now, by another argument for example.
+    Names of cells with seeds that the study no longer has, for example because its argument is another one.
 
   Raises:
-    ConfigError: the folder belongs to another study, or holds results of its smoke run where this is none,
+    ConfigError: the folder belongs to another study, or holds results of a smoke run and this is a full one,
       or the other way round.
     DamagedFile: its study.json cannot be read.
   """
@@ -133,7 +133,7 @@ def claim(workdir, record: dict) -> list[str]:
     chosen = {(cell['row'], cell['column']): cell for cell in before['cells']}
     for cell in record['cells']:
       earlier = chosen.get((cell['row'], cell['column']), {'seeds': []})
-      if earlier['seeds'] and not cell['seeds']:  # this command was about others
+      if earlier['seeds'] and not cell['seeds']:  # this command chose other cells
         cell |= {key: earlier[key] for key in ('overrides', 'search')}
       cell['seeds'] = sorted({*cell['seeds'], *earlier['seeds']})
     names = {(cell['row'], cell['column']) for cell in record['cells']}

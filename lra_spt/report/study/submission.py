@@ -172,9 +172,9 @@ def _refuse(info):
 def verify(folder: pathlib.Path, data_dir=None) -> tuple[list[CheckedRun], list[str]]:
   """Checks the runs of a submission.
 
-  Checksums must be right, and the score of every run must follow from its predictions and the labels: those
-  of the prepared set, if it is in data_dir and has the fingerprint of the run, else those of the file. Config
-  and result must agree, and every digest of user code must be that of source files in the submission.
+  Checksums must be right, and the score of every run must follow from its predictions and labels. If the
+  prepared set is in data_dir, its fingerprints and its labels must be those of the run. Config and result
+  must agree, and every digest of user code must be that of source files in the submission.
 
   Args:
     folder: from `unpacked`.
@@ -264,8 +264,8 @@ def _label_faults(run, split, data_dir) -> list[str]:
 
 
 def _by_digest(sources) -> dict[str, tuple[str, ...]]:
-  """{digest: names} of every choice of the sources: which of them a class reaches is not known without
-  running them."""
+  """Returns {digest: names} of every choice of the sources, because only running them would show which of
+  them a class reaches."""
   if len(sources) > MOST_SOURCES:
     raise DataError(f'The submission has {len(sources)} source files; give at most {MOST_SOURCES}.')
   chosen = (names for n in range(1, len(sources) + 1) for names in itertools.combinations(sources, n))

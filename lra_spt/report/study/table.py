@@ -20,9 +20,9 @@ from lra_spt.report.study.comparisons import StudyFindings
 from lra_spt.report.study.findings import findings
 from lra_spt.report.study.record import read_record
 
-CHANCE = 0.5  # on PathX, which counts so in the second average where a model fails
-# The three ways in which papers average the LRA tasks: name, tasks, whether a failed PathX counts as chance.
+CHANCE = 0.5  # the score of a model that fails on PathX, in the second of AVERAGES
 IMPROVING = 'still improving'
+# The three ways in which papers average the LRA tasks: name, tasks, whether a failed PathX counts as chance.
 AVERAGES = (
   ('mean of 5, no PathX', tuple(task for task in LRA if task != 'pathx'), False),
   ('mean of 6, failed PathX 50', LRA, True),
@@ -33,8 +33,8 @@ PAPERS = AVERAGES[1][0]  # the average of "Never Train from Scratch"
 
 @dataclasses.dataclass(frozen=True)
 class OpenRun:
-  """A run without a result. progress: 'finetuning, step 20'. failure: the sentence with which it ended, ''
-  of one that did not fail. diverged: it met a number that is not finite, which its way of training does."""
+  """A run without a result. progress: 'finetuning, step 20'. failure: the sentence with which it failed, ''
+  if it did not. diverged: it met a number that is not finite, so its way of training is the reason."""
 
   seed: int
   path: pathlib.Path
@@ -76,7 +76,7 @@ class TableCell:
 
   @functools.cached_property
   def key(self) -> ArmKey:
-    """The key of its runs, without settings that validation chose; it has some."""
+    """The key of its runs, which must exist, without settings that validation chose."""
     return key_of(self.runs[0].result, self.chosen)
 
   @functools.cached_property
@@ -85,13 +85,13 @@ class TableCell:
 
   @property
   def score(self):
-    """How its number is shown: of its runs, else of what is published."""
+    """The Score of its runs, or accuracy without any."""
     return self.runs[0].score if self.runs else SCORES['accuracy']
 
   @property
   def state(self) -> str:
-    """'' if all runs are finished and have a score, else what is missing: 'not run', 'failed', '1 of 3
-    seeds', 'no score', 'smoke run', '2 of 3 with a score'."""
+    """'' if all runs are finished and have a score, else what is missing, such as 'waiting', 'failed', '1 of
+    3 seeds', 'no score', 'smoke run', '2 of 3 with a score'. A cell without seeds has its note, if any."""
     if not self.record['seeds']:
       return self.record['note'] or ('not chosen' if self.record['config'] else 'not run')
     if self.unscored and not (self.scored or self.open):
@@ -131,7 +131,7 @@ class DamagedRun:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ResultTable:
-  """All runs of a folder. record: with the keys of StudyRecord; its `study` is '' for a folder that is none.
+  """All runs of a folder. record: with the keys of StudyRecord; its `study` is '' if the folder is no study.
   cells: {(row, column): TableCell}, not for every pair. damaged: runs outside of all cells."""
 
   workdir: pathlib.Path
@@ -172,7 +172,7 @@ class ResultTable:
 
   @functools.cached_property
   def main_findings(self) -> StudyFindings:
-    """`findings` or, of a study that is about one model, those about it."""
+    """`findings`; if the study is about one model, only those about it."""
     model = self.record.get('focus')
     return self.findings.of_model(model) if model else self.findings
 
@@ -205,8 +205,8 @@ def averages(values: dict[str, float | None], failed: float | None = None) -> di
 
   Args:
     values: {task: score}, None where there is none.
-    failed: what a missing PathX counts where the convention says so; None: no value is missing because a
-      model failed.
+    failed: the value of a missing PathX in the convention that counts it; None: PathX is not missing because
+      a model failed on it.
   """
   means = {}
   for name, tasks, chance in AVERAGES:
