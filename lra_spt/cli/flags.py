@@ -175,8 +175,8 @@ def register_run(arguments) -> None:
 
 
 def register(arguments) -> None:
-  """Runs the files of --register, has the tasks of prepared sets found, and sets --accept_changed_code for
-  this process and its children."""
+  """Runs the files of --register, calls `_note_data_dir`, and sets --accept_changed_code for this process and
+  its children."""
   if getattr(arguments, 'accept_changed_code', False):
     os.environ['LRA_SPT_ACCEPT_CHANGED_CODE'] = '1'  # see `lra_spt.runs.user_code`
   _note_data_dir(arguments)
@@ -191,8 +191,8 @@ def register(arguments) -> None:
 
 
 def _note_data_dir(arguments) -> None:
-  """Has this process and its children find tasks by the names of the prepared sets in --data_dir, or in
-  runtime.data_dir of the config."""
+  """Makes prepared sets known as tasks of their names to this process and its children: the sets in
+  runtime.data_dir of the config, or in --data_dir."""
   if not hasattr(arguments, 'data_dir') and not hasattr(arguments, 'overrides'):
     return
   from lra_spt.config import schema
@@ -209,7 +209,7 @@ def path(text: str) -> str:
 
 
 def whole(least: int | None = None):
-  """The type of a flag that takes a whole number, if given of at least `least`."""
+  """The type of a flag that takes a whole number, which is at least `least` if that is given."""
   wanted = 'a whole number' if least is None else f'a whole number of at least {least}'
 
   def read(text):

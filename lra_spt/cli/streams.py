@@ -31,7 +31,7 @@ def prepare() -> None:
 
 
 class _Terminal(io.FileIO):
-  """A terminal that may be closed while the command runs, as the window or the connection that it is in."""
+  """A terminal whose window or connection may be closed while the command runs."""
 
   def write(self, data) -> int:
     try:
@@ -43,8 +43,8 @@ class _Terminal(io.FileIO):
 
 
 def find_temporary_folder() -> None:
-  """Puts temporary files into memory where no usual folder for them can be written, as in a container with a
-  read-only root: Matplotlib and others need some."""
+  """Puts temporary files into memory if no usual folder for them can be written, as in a container with a
+  read-only root. Matplotlib and others need such files."""
   try:
     tempfile.gettempdir()
   except FileNotFoundError:
@@ -53,7 +53,7 @@ def find_temporary_folder() -> None:
 
 
 def refusal() -> FileAccessError | None:
-  """Prints an empty line; returns the error of standard output if it cannot be written, as of /dev/full."""
+  """Prints an empty line; returns the error if standard output cannot be written, such as /dev/full."""
   try:
     with touching('standard output', 'written'):
       print(flush=True)

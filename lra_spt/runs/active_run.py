@@ -134,7 +134,7 @@ def prepare_stages(runs: list[ActiveRun], planned: planning.Plan, store, say) ->
         run_folder.share_stages({name: each.workdir / each.folders[name].name for name in to_train}, store)
   processes.wait_for_everybody('stages')
   for each in runs if store is not None else ():
-    # They have moved, where notes take the place of links.
+    # Where notes take the place of links, the folders have moved.
     each.folders = run_folder.stage_folders(each.workdir, each.identity)
 
 

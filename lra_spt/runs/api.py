@@ -173,7 +173,7 @@ class Predictions:
 
   index: int32 [N], position in the file of the prepared set, or in the array of inputs.
   label: as in batches, see `Examples.gather`; None for an array of inputs.
-  prediction: like `label`: the class, or the value in units of the label; of several labels `probabilities`.
+  prediction: like `label`: the class, or the value in units of the label; for several labels `probabilities`.
   probabilities: float32 [N, classes] or [N, L, classes]; None for a regression.
   """
 

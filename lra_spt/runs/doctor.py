@@ -130,7 +130,8 @@ def _examine_run(folder, health):
 
 
 def _is_of_numbers(folder) -> bool:
-  """True if the folder holds a result, and neither a config nor a stage that one would belong to."""
+  """True if the folder holds a result that was stored as numbers: it is not recorded, and has neither a
+  config nor the files of a stage."""
   if (folder / run_folder.CONFIG).exists() or not (folder / run_folder.RESULT).exists():
     return False
   stages = run_folder.stages_in(folder)

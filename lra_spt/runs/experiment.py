@@ -1,6 +1,6 @@
 """One run: plan -> claim the folder -> pretrain -> best checkpoint -> finetune -> test -> result.json.
 
-Several runs that train as one program are the same code: each step below is made for all of them.
+Several runs can train as one program. The code is the same: each step below is made for all of them.
 """
 
 import functools

@@ -36,10 +36,10 @@ def look_inside(workdir, scratch=None, *, examples: int = 32, data_dir=None) -> 
   """Measures how far the model of a run reads, by distance, in each of its states: at the start, after
   self-pretraining, after finetuning (the best checkpoints), and after training from scratch.
 
-  Receptive fields are of the encoder and of any mixer. Attention weights are of mixers with a method
-  `attention_weights`, kernels of those with `max_kernel`, see `lra_spt.models.registry`. All states see the
-  same inputs, of which nothing is hidden. Gradients are with respect to values or, for tokens, to their
-  embeddings. Under model.shuffle distances are those of the order in which the model reads.
+  Receptive fields are those of the encoder, whatever its mixer. Only mixers with a method `attention_weights`
+  have attention weights, and only those with `max_kernel` have kernels, see `lra_spt.models.registry`. All
+  states see the same inputs, and nothing is hidden. Gradients are with respect to values or, for tokens, to
+  their embeddings. Under model.shuffle distances are those of the order in which the model reads.
 
   Args:
     workdir: folder of a run, finished or not. States without a checkpoint are left out.

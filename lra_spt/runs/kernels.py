@@ -50,8 +50,8 @@ def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags
     lags: how many a figure shows; 0 = all.
 
   Raises:
-    NoKernels: no mixer has a `max_kernel`, the run no such stage, or the stage no checkpoint yet; or what the
-      run started from is not known here.
+    NoKernels: no mixer has a `max_kernel`, the run has no such stage, the stage has no checkpoint yet, or the
+      initial values of the run are not known here.
     ConfigError: lags that the model does not have, or layers that do not exist or have no kernel.
     DamagedFile, CheckpointError: damaged files.
   """

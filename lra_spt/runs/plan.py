@@ -87,10 +87,10 @@ def _small_batches(spec: RunSpec, mesh) -> RunSpec:
 
 
 def _some(split: examples_lib.Examples, spec: RunSpec) -> examples_lib.Examples:
-  """Examples of at most SMOKE_SPLIT positions together, but a batch at least."""
+  """Returns examples that have at most SMOKE_SPLIT positions together, but at least one batch."""
   count = SMOKE_SPLIT // (spec.task.length * spec.task.documents)
   count = max(count, *(stage.batch_size for stage in spec.stages.values()))
-  return split.part(min(1.0, (count + 0.5) / len(split)))  # of which `part` takes the whole ones
+  return split.part(min(1.0, (count + 0.5) / len(split)))  # `part` rounds down
 
 
 def plan_together(runs, store=None) -> Plan:

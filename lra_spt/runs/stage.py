@@ -91,7 +91,7 @@ class Built:
 
   @property
   def flops_at_least(self) -> bool:
-    """True if `flops_per_step` counts no more than matrices of a mixer, since it has no `flops`."""
+    """True if `flops_per_step` counts only the matrices of a mixer, because the mixer has no `flops`."""
     return any(mixer.lacks_flops for mixer in self.mixer.period)
 
   @property
@@ -173,7 +173,7 @@ class Built:
     Args:
       mesh: the devices to train on.
       data: {split: `Examples`}.
-      mixer: checks the mixers too that are user code, if runtime.check_mixer allows it.
+      mixer: also checks mixers that are user code, if runtime.check_mixer allows it.
 
     Raises:
       ConfigError: a mixer that breaks its contract, sizes that do not divide, no end, a layer that cannot be

@@ -51,8 +51,7 @@ def announce(stage: StageLoop, say) -> dict[str, str]:
 
 
 def warn_of_memory(built: Built, mesh, members: int, say) -> None:
-  """Says that a step of finetuning may not fit on the devices, before pretraining takes its time; never on
-  CPUs."""
+  """Warns before a long pretraining that a step of finetuning may not fit on the devices; never on CPUs."""
   if not members or sharding.platform() == 'cpu':
     return
   kept, there = built.kept_for_gradient(mesh, members), sharding.device_memory(mesh)

@@ -3,9 +3,9 @@
 Without them, a finished run would pass for the result of a mixer that was edited afterwards, and an
 unfinished run would go on with other code. The hash of a class covers the source text of its module and of
 every other user module that this one reaches through its global names. The names and places of the files do
-not matter, a comment does: after an edit that changes no number, ACCEPT lets a run go on. A class that was
-typed into a notebook has no file; the hash covers the source of the class, of what it names in the notebook,
-and of the user modules among that.
+not matter, but a comment does: after an edit that changes no number, ACCEPT lets a run go on. A class that
+was typed into a notebook has no file. Its hash covers the source of the class, of everything in the notebook
+that it names, and of the user modules that it names.
 
 The hash of a task covers what training reads from it: inputs, labels, splits and metric.
 """
@@ -89,8 +89,9 @@ def is_user(value) -> bool:
 
 
 def as_begun(before: dict, identity: dict) -> dict:
-  """Returns an identity with the hashes that a run noted when it began, where they are not to be compared:
-  all of them if ACCEPT is set, else those of bytecode.
+  """Replaces the hashes of an identity that must not be compared by those that the run noted when it began.
+
+  These are all hashes if ACCEPT is set, else those of bytecode.
 
   Args:
     before: the identity that the run noted, see `run_folder.read_config`.
@@ -118,7 +119,7 @@ def _file(value) -> str | None:
   file, function = _namespace(value).get('__file__'), _function(value)
   if function is None or function.__module__ != '__main__':
     return file
-  return file if function.__code__.co_filename == file else None  # that of a notebook is Jupyter's
+  return file if function.__code__.co_filename == file else None  # a notebook has the file of Jupyter
 
 
 def _namespace(value) -> dict:
@@ -131,7 +132,8 @@ def _namespace(value) -> dict:
 
 
 def _function(value) -> types.FunctionType | None:
-  """A function that was written where the class, function or class of an object was."""
+  """Returns a function that was written in the module of a value: the function itself, or one in the class or
+  in the class of the object; None if there is none."""
   value = inspect.unwrap(value)
   if not isinstance(value, type | types.FunctionType):
     value = type(value)

@@ -1,8 +1,8 @@
 """`lra-spt compare`: a mixer among baselines of one fixed recipe, `configs/compare.py`.
 
-Runs of baselines come with the package, without weights (`RUNS`). One of them takes the place of a run
-exactly where training would make the same: its config, seed, set and splits are equal. A baseline is shown if
-all runs of its cell are there; else the page says which training is missing.
+Runs of baselines come with the package, without weights (`RUNS`). One of them takes the place of a run only
+if training would give the same: config, seed, set and splits are equal. A baseline is shown if all runs of
+its cell are there; else the page says which training is missing.
 """
 
 import concurrent.futures
@@ -63,7 +63,7 @@ def prepare(chosen: study.Study, data_dir) -> None:
 
 
 def apart(function, register, *arguments):
-  """The result of a function in a process of its own, because jax would keep a GPU that the runs need."""
+  """Calls a function in a process of its own, because jax would keep a GPU that the runs need."""
   context = multiprocessing.get_context('spawn')
   with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
     return pool.submit(_registered, register, function, arguments).result()
@@ -79,7 +79,8 @@ def matched(chosen: study.Study, model: str, match: str) -> study.Study:
   """The study with a depth, or else a width, at which `model` costs as much as the first baseline.
 
   Args:
-    match: a key of `MATCHED`. Both are measured in the bidirectional form, and hold for all arms of a task.
+    match: a key of `MATCHED`. Both models are measured in the bidirectional form. The size that is found
+      holds for all arms of a task.
 
   Raises:
     ConfigError: no size comes close enough.
@@ -141,7 +142,7 @@ def _sized(cost, goal, values, name, unit):
 
 
 def restore(jobs, workdir: pathlib.Path) -> int:
-  """Puts runs of the package where they are exactly those of jobs without a result; returns their number."""
+  """Restores runs of the package that are exactly those of jobs without a result; returns their number."""
   lines, count = archive.lines_of(RUNS), 0
   with files.owned(workdir, 'putting runs into'):
     for job in jobs:
@@ -162,7 +163,7 @@ def is_of(line: dict, job: study.Job) -> bool:
 
 
 def lacking(jobs, workdir: pathlib.Path) -> list[study.Job]:
-  """The jobs of cells with a fixed learning rate of which one is not finished."""
+  """Returns the jobs of cells that have a fixed learning rate and an unfinished run."""
   unfinished = {folder_of(job.cell) for job in jobs if runner.state(workdir, job) != runner.FINISHED}
   return [job for job in jobs if job.cell.search is None and folder_of(job.cell) in unfinished]
 

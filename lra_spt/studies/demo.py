@@ -31,7 +31,7 @@ PICTURES = 12  # test images that the report shows restored
 
 
 def run_seed(seed: int, workdir: pathlib.Path, *, smoke: bool) -> None:
-  """Prepares the data of one seed and runs all arms below `workdir`/seed<seed>, but no finished one again."""
+  """Prepares the data of one seed and runs all arms that are not finished below `workdir`/seed<seed>."""
   user_files.claim_data_prep()
   from data_prep.sources import stripes  # only here: the rest of the package works on prepared data
 

@@ -50,7 +50,7 @@ class Attempt:
             log.write(f'Trained together with {jobs[0].folder.name}, see its {run_folder.LOG}.\n')
     words = [sys.executable, '-m', 'lra_spt', *command(jobs, workdir, stages)[1:]]
     words += [f'--register={path}' for path in register]
-    words += ['--processes=1']  # in the step of a cluster, too, of which the study is one process
+    words += ['--processes=1']  # also if the study is itself a process in the step of a cluster
     with self.log.open('ab') as log:
       self.logged_before = log.tell()  # bytes of earlier attempts
       self.process = subprocess.Popen(
@@ -303,8 +303,8 @@ def run_all(
 
 
 def _next(queue, running, held, workdir):
-  """Returns the first group that can train, or None. No other process owns its folders, and no run is just
-  training a stage that it needs."""
+  """Returns the first group that can train, or None. A group can train if no other process owns its folders,
+  and no other run is training a stage that it needs."""
   busy = {key for job in (*running, *held) for key in left(job, workdir)}
   free = (group for group in queue if not any(job in held or busy & {*job.stages.values()} for job in group))
   return next(free, None)

@@ -34,7 +34,7 @@ def parser() -> flags.Parser:
 
 
 def main(argv: list[str]) -> int:
-  """The status of `study`."""
+  """Returns the exit status of `study`."""
   arguments = parser().parse_args(argv)
   flags.register(arguments)
   from lra_spt import files

@@ -35,7 +35,7 @@ def parser() -> flags.Parser:
 
 
 def main(argv: list[str]) -> int:
-  """0, or 1 where something is wrong or a check has failed."""
+  """Returns 0, or 1 if something is wrong or a check has failed."""
   arguments = parser().parse_args(argv)
   joining = flags.joining(arguments)
   if arguments.cluster:

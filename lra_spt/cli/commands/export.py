@@ -31,7 +31,7 @@ def parser() -> flags.Parser:
 
 
 def main(argv: list[str]) -> int:
-  """0, or 1 where runs are damaged, which are left out."""
+  """Returns 0, or 1 if damaged runs are left out."""
   arguments = parser().parse_args(argv)
   if arguments.format == 'safetensors':
     return _encoder(arguments)

@@ -19,8 +19,8 @@ def parser() -> flags.Parser:
 
 
 def main(argv: list[str]) -> int:
-  """0, or 1 where a run is damaged, its files contradict each other, runs that should have a gain were tested
-  on different examples, or runs of a study failed; the report is written all the same."""
+  """Writes the report. Returns 0, or 1 if a run is damaged, its files contradict each other, runs that should
+  have a gain were tested on different examples, or runs of a study failed."""
   arguments = parser().parse_args(argv)
   from lra_spt.report.study import any_folder, notes, text
 

@@ -51,7 +51,7 @@ def parser() -> flags.Parser:
 
 
 def main(argv: list[str]) -> int:
-  """0; 1 where a run failed; 75 where one was asked to end and goes on by the same command."""
+  """Returns 0; 1 if a run failed; 75 if a run was asked to end and the same command continues it."""
   arguments = parser().parse_args(argv)
   flags.register(arguments)
   from lra_spt.report.runs import run_folder
@@ -100,10 +100,10 @@ def main(argv: list[str]) -> int:
 
 
 def run(chosen_study, jobs, workdir: pathlib.Path, arguments, pick=None) -> int:
-  """Trains and reports as `main`; arguments: with register, overrides, processes and stages.
+  """Trains and reports as `main`.
 
-  pick: function of (runs of the search that are open, runs with chosen values) that returns those to train
-  next; None: first all of the search.
+  arguments: has register, overrides, processes and stages. pick: returns the runs to train next, given (open
+  runs of the search, runs with chosen values); None: all open runs of the search come first.
   """
   from lra_spt.studies import runner
 
@@ -121,8 +121,8 @@ def run(chosen_study, jobs, workdir: pathlib.Path, arguments, pick=None) -> int:
 
 
 def _ending_at_signals():
-  """A context in which the first signal that asks to end raises KeyboardInterrupt, and a second SIGINT or
-  SIGTERM again."""
+  """Returns a context in which the first signal that asks to end raises KeyboardInterrupt. A second SIGINT or
+  SIGTERM raises it again."""
   asked = False
 
   def ask(number):
@@ -150,7 +150,7 @@ def _run(chosen_study, chosen, workdir: pathlib.Path, arguments, pick) -> int:
     while True:
       decided = search.decide(chosen_study, chosen, workdir, arguments.overrides)
       runner.check(workdir, decided.jobs)  # before anything is noted
-      # What failed under an earlier command is tried once.
+      # Runs that failed under an earlier command are tried once.
       open_jobs = [job for job in decided.open if job not in decided.stuck or job.folder not in tried]
       named = {job.folder for job in decided.jobs}
       all_runs = [*decided.jobs, *(job for job in chosen if job.folder not in named)]
@@ -194,7 +194,7 @@ def _run_all(jobs, workdir, arguments):
 
 
 def _draw_kernels(folders) -> None:
-  """kernels.json of every run that has none."""
+  """Writes kernels.json of every run that has none."""
   from lra_spt.errors import UserError
   from lra_spt.report.runs import run_folder
   from lra_spt.runs import kernels
@@ -203,5 +203,5 @@ def _draw_kernels(folders) -> None:
     if not (folder / run_folder.KERNELS).exists():
       try:
         kernels.write(folder, kernels.compute(folder))
-      except UserError as error:  # of one run, the others go on
+      except UserError as error:  # one run has failed, the others go on
         print(f'{folder}: {error}')

@@ -29,7 +29,7 @@ def parser() -> flags.Parser:
 
 
 def main(argv: list[str]) -> int:
-  """0, or 1 where the file would not pass `lra-spt verify`."""
+  """Returns 0, or 1 if the file would not pass `lra-spt verify`."""
   arguments = parser().parse_args(argv)
   flags.check_output('--out', arguments.out)
   from lra_spt.report.runs import run_folder

@@ -107,7 +107,8 @@ def _train(arguments, configs):
 
 
 def _arm(arguments) -> str | None:
-  """The name of runs that the demo's config makes compute-tied, which a report of them alone cannot see."""
+  """Returns the name of runs that the demo's config makes compute-tied, or None. A report of these runs alone
+  cannot see that they are."""
   words = re.split('[:, ]+', arguments.config)
   if 'tied=true' not in words or any('max_steps' in pair for pair in arguments.overrides):
     return None

@@ -19,7 +19,7 @@ def parser() -> flags.Parser:
 
 
 def main(argv: list[str]) -> int:
-  """0, or 1 where something differs."""
+  """Returns 0, or 1 if something differs."""
   arguments = parser().parse_args(argv)
   return report(arguments.file, arguments.data_dir)
 

@@ -146,14 +146,14 @@ def _needed_bytes(message: str) -> int | None:
 
 
 def smallest_fitting(slices, known: dict, measure):
-  """The smallest of `slices` (of one chip, by size) on which a step fits, or None; the smallest that is known
-  to fit, if `measure` ends the search.
+  """Returns the smallest slice on which a step fits, or None. If `measure` ends the search, it is the
+  smallest slice that is known to fit.
 
   It assumes that a larger slice needs no more memory per device. Temporaries shrink with the rows per device,
   so it first compiles for the smallest slice that should fit.
 
   Args:
-    slices: see above.
+    slices: slices of one kind of chip, by size.
     known: {slice: Memory}, at least one; more are added.
     measure: measure(slice, open) returns the Memory, or None to end the search; `open` is the number of
       slices that may still be tried.
@@ -176,7 +176,7 @@ def smallest_fitting(slices, known: dict, measure):
 
 
 def _predicted(wanted, known) -> float:
-  """The bytes on a device of a slice, from those of the nearest known one."""
+  """Predicts the bytes on a device of a slice from those of the known slice of the nearest size."""
   nearest = min(known, key=lambda s: abs(s.size.bit_length() - wanted.size.bit_length()))
   memory = known[nearest]
   parts = memory.parts or {'temporaries': memory.total}
@@ -271,8 +271,10 @@ def _cpu_devices(name: str):
 
 @settings.fixed()
 def compile_stage(run: RunSpec, stage: str, name: str, search_seconds: float) -> dict:
-  """Prints and returns the report of a stage on the topology `name`, with the smallest slice that fits as far
-  as `search_seconds` suffice to compile for others; 0: without it.
+  """Prints and returns the report of a stage on the topology `name`.
+
+  It includes the smallest slice that fits, as far as `search_seconds` suffice to compile for other slices; 0
+  leaves it out.
 
   Raises:
     ConfigError: the config or the topology cannot be used.

@@ -24,7 +24,7 @@ REPORT, MEASURED = 'cluster.json', 'measured.json'
 LIMIT = 1200.0  # seconds that a child may take
 AGAIN, TRIES = 75, 5  # status of a child that asks to be started again; attempts
 STEPS, SAVED_EVERY = 60, 10  # of the pretraining that is killed; a checkpoint takes longer than its steps
-ROWS = 48  # at least, of its batches
+ROWS = 48  # the smallest number of rows of its batches
 TRAINING = 'configs/demo.py:model=transformer,regime=masked'  # a small model: the kill is what matters
 DETERMINISTIC = '--xla_gpu_deterministic_ops=true'  # without it sums on a GPU may run in another order
 
@@ -106,7 +106,7 @@ class Children:
       child.wait()
 
   def check(self, config: str) -> tuple[dict, dict, dict | None]:
-    """Runs `checks`: (items by name, the machine, the place of this process or None where they failed)."""
+    """Runs `checks`; returns (items by name, the machine, the place of this process or None if they fail)."""
     from_checks, place = self.workdir / MEASURED, self.own / 'place.json'
     given = {'workdir': str(self.workdir), 'config': config, 'place': str(place), 'joining': self.joining}
     from_checks.unlink(missing_ok=True)  # of a check that was interrupted
@@ -124,7 +124,7 @@ class Children:
     return f'a process {how}; see {self.log}'
 
   def kill_and_resume(self, place: dict) -> dict:
-    """Trains twice on all devices, once killed and started again, and compares both to the last bit."""
+    """Trains twice on all devices, kills and restarts one training, and compares both to the last bit."""
     rows = -(-ROWS // place['devices']) * place['devices']
     data = f'--data_dir={self.own / "data"}'
     status = self.run('lra_spt', 'prepare', 'stripes', data, f'--examples={4 * rows}')
@@ -132,7 +132,7 @@ class Children:
       return {'passed': False, 'says': self._ended(status)}
     runtime = {'data_dir': self.own / 'data', 'devices': 0, 'evaluation_batch_size': rows, 'progress': False}
     runtime |= {'log_every': 1, 'steps_per_dispatch': 1, 'checkpoint_every': SAVED_EVERY}
-    runtime |= {'prove_kernels': False}  # which would choose by time, so perhaps not the same kernel twice
+    runtime |= {'prove_kernels': False}  # else timing might choose another kernel in the second training
     values = {f'runtime.{key}': value for key, value in runtime.items()}
     for stage, steps in (('pretrain', STEPS), ('finetune', SAVED_EVERY)):
       values |= {f'{stage}.batch_size': rows, f'{stage}.max_steps': steps, f'{stage}.evaluate_every': steps}

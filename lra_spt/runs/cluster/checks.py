@@ -282,7 +282,7 @@ def scaling(built) -> dict:
   counts = [2**k for k in range(here.bit_length()) if 2**k < n]
   rates, peak = [], chips.peak_flops(jax.devices()[0].device_kind)
   for count in (*counts, n):
-    alone = count < n  # a part of the devices is those of the first process
+    alone = count < n  # the first process alone has this part of the devices
     if processes.is_first() or not alone:
       mesh = sharding.make_mesh(devices=jax.local_devices()[:count] if alone else None)
       taken = steps(built, mesh, rows * count, timed=True)
@@ -371,8 +371,11 @@ def run(workdir: pathlib.Path, config: str) -> None:
 
 
 def main(given: dict) -> None:
-  """given: 'workdir', 'config', 'place' (a file for the rank of this process), 'joining' (arguments of
-  `processes.start_processes`)."""
+  """Joins the other processes and runs all checks.
+
+  given: 'workdir', 'config', 'place' (a file for the rank of this process), 'joining' (arguments of
+  `processes.start_processes`).
+  """
   processes.start_processes(**given['joining'])
   with heartbeat.watched(), settings.fixed():
     place = {'process': jax.process_index(), 'devices': jax.device_count()}
