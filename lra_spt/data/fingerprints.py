@@ -28,7 +28,7 @@ class Fingerprint:
     self._digest = hashlib.sha256()
 
   def add(self, file: str, position: int, label, documents: Sequence[np.ndarray]) -> None:
-    """Adds the next example: its label, a number, int32 [positions], or bool or float32 [K], and its one
+    """Adds the next example. Its label is a number, int32 [positions], or bool or float32 [K]. It has one
     document, or the two of a pair, C-contiguous."""
     if isinstance(label, np.ndarray):
       kind = 'positions' if label.dtype == np.int32 else label.dtype.name
@@ -53,7 +53,8 @@ def input_key(digests: Iterable[int]) -> tuple[int, ...]:
 
 
 def repeated(keys: Mapping[str, Sequence]) -> dict[str, int]:
-  """{file: examples whose inputs occur in the training file}; of the training file itself, earlier in it.
+  """Counts the examples of each file whose inputs occur in the training file. In the training file itself it
+  counts those whose inputs occur earlier in it.
 
   Args:
     keys: {file: `input_key` of its examples}.

@@ -8,9 +8,9 @@ Labels and predictions have one of these forms; `lra_spt.data.parts` says which 
 - several labels: bool [N, K], and the probability of each, float [N, K];
 - real numbers: float [N], or [N, K] of several dimensions.
 
-F1, AUROC and average precision are the means over classes ("macro") of scikit-learn's. A class that occurs in
-neither labels nor predictions has no F1 and does not count; nor does one without two kinds of labels in an
-AUROC, or without a label in average precision.
+F1, AUROC and average precision are the means over classes ("macro") of scikit-learn's. Classes without a
+defined value do not count: in F1, classes that occur in neither labels nor predictions; in AUROC, classes
+that all examples or none have; in average precision, classes that no example has.
 """
 
 import math
@@ -42,7 +42,7 @@ def macro_f1(label, prediction) -> float:
 
 
 def numbered(label, prediction) -> tuple[np.ndarray, np.ndarray]:
-  """Labels and predictions whose classes are numbered from 0 without gaps; several labels as they are."""
+  """Numbers the classes of labels and predictions from 0 without gaps; several labels stay as they are."""
   if label.ndim == 2:
     return label, prediction
   both = np.unique(np.concatenate([label, _classes(label, prediction)]), return_inverse=True)[1]
@@ -79,7 +79,7 @@ def mean_f1(right, labels, predictions) -> np.ndarray:
 
 
 def mean_of_counted(values, counted) -> np.ndarray:
-  """The mean [...] of the counted values [..., K]; NaN of none."""
+  """The mean [...] of the counted values [..., K]; NaN where none is counted."""
   number = counted.sum(-1)
   total = np.where(counted, values, 0).sum(-1)
   return np.divide(total, number, out=np.full(total.shape, np.nan), where=number > 0)
@@ -87,14 +87,14 @@ def mean_of_counted(values, counted) -> np.ndarray:
 
 def auroc(label, prediction) -> float:
   """The mean over classes of the probability that an example with the label has a higher prediction than one
-  without; ties count half. Of two classes, class 1 is the label."""
+  without; ties count half. With two classes, class 1 is the label."""
   label, prediction = columns_of(label, prediction)
   columns = [(y, p) for y, p in zip(label.T, prediction.T, strict=True) if y.any() and not y.all()]
   return float(np.mean([placements(*column)[0].mean() for column in columns])) if columns else math.nan
 
 
 def columns_of(label, prediction) -> tuple[np.ndarray, np.ndarray]:
-  """Labels, bool [N, K], and their probabilities [N, K]; of two classes K is 1."""
+  """Labels, bool [N, K], and their probabilities [N, K]; with two classes K is 1."""
   return (label, prediction) if label.ndim == 2 else (label[:, None] == 1, prediction[:, None])
 
 
@@ -111,7 +111,7 @@ def placements(label_N, prediction_N) -> tuple[np.ndarray, np.ndarray]:
 
 
 def mean_average_precision(label, prediction) -> float:
-  """The mean over classes of sum (R_n - R_n-1) P_n, recall and precision from each distinct prediction on."""
+  """The mean over classes of sum (R_n - R_n-1) P_n: recall and precision at every distinct prediction."""
   found = [_average_precision(y, p) for y, p in zip(label.T, prediction.T, strict=True) if y.any()]
   return float(np.mean(found)) if found else math.nan
 
@@ -124,7 +124,7 @@ def _average_precision(label_N, prediction_N):
 
 
 def r2(label, prediction) -> float:
-  """1 - sum (y - p)^2 / sum (y - mean y)^2, of several dimensions their mean; NaN where it is not defined,
+  """1 - sum (y - p)^2 / sum (y - mean y)^2, the mean over several dimensions; NaN where it is not defined,
   see `scorable.why_no_r2`."""
   if scorable.why_no_r2_of(label):
     return math.nan
@@ -160,8 +160,9 @@ def by_position(predictions: dict) -> dict:
     predictions: index [N], label and prediction [N] or [N, L], and optionally group [N].
 
   Returns:
-    The same arrays, [N]; for labels [N, L], those of P positions, [P], with index n * L + place for example n
-    and, where there is none, `group`: positions of one example are right and wrong together.
+    The same arrays, [N]. For labels [N, L], arrays [P] of the P labelled positions: index is n * L + place
+    for example n, and group is that of the example or, without groups, n, because positions of one example
+    are right and wrong together.
   """
   label_NL = predictions['label']
   if label_NL.ndim == 1 or label_NL.dtype.kind not in 'iu':
@@ -200,7 +201,7 @@ def why_undefined(name: str, label) -> str:
 
 def constant(name: str, label) -> float:
   """The best accuracy or F1 of an answer that ignores the input: all examples get the most frequent class or,
-  of several labels, every label that occurs."""
+  if they have several labels, every label that occurs."""
   if label.ndim == 2:
     share_K = label.mean(0)[label.any(0)]
     return float(np.mean(2 * share_K / (1 + share_K))) if len(share_K) else math.nan

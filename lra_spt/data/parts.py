@@ -168,8 +168,8 @@ class ByteTokens:
 
 @dataclasses.dataclass(frozen=True)
 class Classes:
-  """Each example has one of `count` classes. Of two, AUROC may be the main score; models then answer with the
-  probability of class 1."""
+  """Each example has one of `count` classes. With two classes, AUROC may be the main score; models then
+  answer with the probability of class 1."""
 
   count: int
 
@@ -207,11 +207,11 @@ class Real:
 
   Attributes:
     mean: mean of the training labels; `lra-spt inspect` prints it. The model answers (label - mean) / std, so
-      other values make training slower and change the meaning of a learning rate. Of several dimensions a
-      tuple, as `std`.
+      other values make training slower and change the meaning of a learning rate. Several dimensions have a
+      tuple, here and in `std`.
     std: standard deviation of the training labels.
-    range: the least and the largest label of the (published) training split, of several dimensions a tuple of
-      such pairs; only protocol paper scales by it.
+    range: the least and the largest label of the (published) training split; several dimensions have a tuple
+      of such pairs. Only protocol paper scales by it.
     measured: preparation measures all three on the training file; others given here are not used.
     dimensions: numbers of an example; those of `mean`, if it is given.
 

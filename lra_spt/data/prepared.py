@@ -6,8 +6,8 @@ are noticed before they are read. Verified files are recorded beside the set, by
 a set is hashed once and not whenever it is opened.
 
 A set in a bucket is copied to this machine when it is first opened, because ArrayRecord reads only files, and
-examples are read one by one. Copies are below LRA_SPT_SETS, or ~/.cache/lra_spt/sets, or where there is no
-home below the folder for temporary files.
+examples are read one by one. Copies are in the folder LRA_SPT_SETS, else in ~/.cache/lra_spt/sets, or in the
+folder for temporary files if there is no home or it cannot be written to.
 """
 
 import contextlib

@@ -21,8 +21,8 @@ def vary(least, largest):
 
 
 def why_no_r2(count: float, least, largest) -> str:
-  """The reason why R2 is not defined over so many values from `least` to `largest`, numbers or [K] of several
-  dimensions; '' if it is defined."""
+  """The reason why R2 is not defined over `count` values from `least` to `largest`; '' if it is defined. The
+  two limits are numbers or, for several dimensions, [K]."""
   if count < 2:
     return 'R2 is not defined over one example'
   return '' if np.all(vary(least, largest)) else 'R2 is not defined over values that do not vary'
@@ -39,7 +39,7 @@ def remarks(data: dict) -> list[str]:
   """Sentences on scores that the splits of a task cannot have, or that say little.
 
   Args:
-    data: {split: `Examples`} of a task. Of a regression, labels are read until two of them differ.
+    data: {split: `Examples`} of a task. For a regression, labels are read until two of them differ.
   """
   sentences = []
   for split in MEANING:
@@ -56,7 +56,7 @@ def remark(split: str, where: str, count: int, why: str) -> list[str]:
   Args:
     split: 'validation' or 'test'.
     where: names the examples.
-    why: R2 is not defined over them; '' where it is, or where classes are counted.
+    why: the reason why R2 is not defined over them; '' if it is, or if labels are classes.
   """
   meaning = f'{why}, so {MEANING[split]}' if why else 'its accuracy is 0 or 100 %'
   if count == 1:

@@ -12,7 +12,7 @@ _COMMANDS = {
 
 
 def task_of(name: str, data_dir) -> Task | None:
-  """The task that reads the prepared set of this name, and has its name; None if there is no such set.
+  """Returns the task of a prepared set, which has the name of the set; None if there is no such set.
 
   Values and real labels are normalised by the measured mean and deviation. A set with a validation file has
   the splits of its files. Else groups are kept apart, classes have the same share in every split, and other

@@ -20,7 +20,7 @@ Splits = Literal['files', 'holdout', 'random', 'reused', 'grouped', 'shuffled', 
 reused: the test file is the validation set too.
 grouped: 70/15/15 of the groups of one file. shuffled: 70/15/15 of its examples."""
 SPLITS = ('train', 'validation', 'test')
-LEAST_GROUPS = 7  # the least number of which 15 % are one
+LEAST_GROUPS = 7  # with fewer groups, 15 % of them are less than one
 _SEED = 42  # of the published code
 
 
@@ -66,8 +66,8 @@ def random_split(n: int) -> dict[str, np.ndarray]:
 
 
 def stratified_split(labels: Sequence[int]) -> dict[str, np.ndarray]:
-  """80/10/10 of the examples of every class, rounded; of a class with three examples or more, every split has
-  one.
+  """Splits the examples of every class 80/10/10, rounded. Every split has an example of each class that has
+  three examples or more.
 
   Args:
     labels: the class of every example of one file.
@@ -82,8 +82,8 @@ def stratified_split(labels: Sequence[int]) -> dict[str, np.ndarray]:
 
 
 def stratified_holdout(labels: Sequence[int]) -> dict[str, np.ndarray]:
-  """80/20 of the examples of every class, rounded; of a class with three examples or more, validation has
-  one.
+  """Splits the examples of every class 80/20, rounded. Validation has an example of each class that has three
+  examples or more.
 
   Args:
     labels: the class of every example of the training file.
@@ -155,8 +155,9 @@ def shuffled_split(n: int) -> dict[str, np.ndarray]:
 def split_positions(kind: Splits, metadata: dict) -> dict[str, tuple[str, np.ndarray]]:
   """The stored file of each split of a task, and the positions that it reads there.
 
-  Training examples without a label are in no validation or test split. Those with a label are cut as if there
-  were no others, which follow in the training split; groups are cut with all their examples.
+  Training examples without a label are in no validation or test split. Those with a label are split as if
+  there were no others; the others then follow in the training split. Groups are split with all their
+  examples.
 
   Args:
     kind: one of `Splits`.

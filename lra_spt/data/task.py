@@ -199,8 +199,8 @@ class Task:
     return getattr(self.inputs, 'measured', False) or getattr(self.labels, 'measured', False)
 
   def with_measured(self, statistics: dict) -> 'Task':
-    """The task with the normalisation that it leaves to the `statistics` of a prepared set's metadata; raises
-    a DataError if they do not hold it."""
+    """Returns the task with its `measured` normalisation from the `statistics` of a prepared set's metadata;
+    raises a DataError if they do not hold it."""
     changes = {}
     for name, key in (('inputs', 'train'), ('labels', 'labels')):
       if not getattr(part := getattr(self, name), 'measured', False):

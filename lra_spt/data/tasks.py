@@ -228,8 +228,8 @@ def get_task(name: str, data_dir=None) -> Task:
 
   Args:
     name: of the task.
-    data_dir: folder given to `lra-spt prepare`; None: that of the environment variable DATA_DIR, which
-      `lra-spt` sets by its flags.
+    data_dir: folder given to `lra-spt prepare`; None: that of the environment variable LRA_SPT_DATA_DIR,
+      which `lra-spt` sets by its flags.
 
   Raises:
     ConfigError: there is none.

@@ -7,7 +7,7 @@ import jax
 
 from lra_spt.distributed import processes
 
-SECONDS = 2.0  # of work ahead: no accelerator ever waits for the host, and no user for the accelerator
+SECONDS = 2.0  # of work ahead: enough that no accelerator waits for the host, too short to make users wait
 _PAUSE = 0.05  # seconds, the longest between two looks; handlers of signals run only between them
 
 
@@ -29,14 +29,14 @@ class InFlight:
     self.warm = False
 
   def at_once(self, most: int) -> int:
-    """Returns how many steps the next dispatch takes: 1 to `most`, and where they are slow no more than half
-    of SECONDS."""
+    """Returns the number of steps of the next dispatch: 1 to `most`. Together they take at most half of
+    SECONDS, unless a single step takes longer."""
     if self.seconds is None:
       return 1
     return max(1, min(most, int(SECONDS / 2 / max(self.seconds, 1e-9))))
 
   def wait_for_room(self, steps: int) -> None:
-    """Waits until the work ahead, with so many steps more, takes at most SECONDS, or there is none ahead."""
+    """Waits until the work ahead and these further steps take at most SECONDS, or no work is ahead."""
     while self._waiting and (
       self.seconds is None or (sum(n for _, n, _ in self._waiting) + steps) * self.seconds > SECONDS
     ):

@@ -42,7 +42,7 @@ class StageLoop:
     self.built = built = members[0].built
     spec, loop, protocol = built.spec, built.runtime, built.protocol
     self.train, self.validation = built.train_examples(data), data['validation']
-    some = (loop.training_examples or 1) + 0.5  # of which `part` takes the whole ones
+    some = (loop.training_examples or 1) + 0.5  # `part` rounds down
     self.some_of_training = self.train.part(min(1.0, some / len(self.train)))
     self.name, self.spec, self.loop, self.objective = built.name, spec, loop, built.objective
     self.redraw_validation = protocol.redraw_validation_masks and built.name == 'pretrain'
@@ -165,7 +165,7 @@ class StageLoop:
       self._end_finished(members, state, step, timing, evaluated)
     while any(member.active for member in members):
       timing.share_among(member.active for member in members)
-      if alone or due:  # several processes decide as one, which costs a message: when a log line is due
+      if alone or due:  # To decide together costs processes a message, so they do it when a log line is due.
         (self._at_once,) = processes.first_chooses([in_flight.at_once(self.loop.steps_per_dispatch)])
         due = False
       with timing.on('steps'):
@@ -354,7 +354,7 @@ class StageLoop:
       progress.note(step, mean_of(lines))
     return state
 
-  def _measured(self, members, state, examples, steps=None) -> list:  # steps: of validations only
+  def _measured(self, members, state, examples, steps=None) -> list:  # steps: only validations have them
     seeds, redraw = [member.built.seed for member in members], steps if self.redraw_validation else None
     return self.evaluator.of_each(state, examples, seeds, redraw=redraw, whole=steps is None)
 
@@ -387,7 +387,7 @@ class StageLoop:
 
 @contextlib.contextmanager
 def _naming_lack_of_memory(name: str, batch_size: int):
-  """Turns what an allocation that fails raises, on the host or a device, into a ConfigError."""
+  """Turns the error of a failed allocation, on the host or a device, into a ConfigError."""
   try:
     yield
   except (MemoryError, jax.errors.JaxRuntimeError) as error:

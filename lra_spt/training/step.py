@@ -109,8 +109,8 @@ def _gradients(program: StepProgram, state, batch, key):
 
 
 def _first_bad_leaf(groups, grads, params, stats, loss) -> jax.Array:
-  """-1 when all is finite; else the index of the first leaf of the parameters that is not, or their number
-  for the loss or the statistics. Frozen leaves count as finite."""
+  """Returns -1 if all is finite, else the index of the first leaf of the parameters that is not. For the loss
+  or the statistics it is the number of these leaves. Frozen leaves count as finite."""
 
   def finite(group, g, p):
     return jnp.array(True) if group.frozen else jnp.isfinite(jnp.sum(g * g)) & jnp.all(jnp.isfinite(p))

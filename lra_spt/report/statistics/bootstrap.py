@@ -169,10 +169,10 @@ def estimates(of: Sequence[Parts], bounds, *, what='test examples', stream=0, re
 
   The limits are the order statistics of `draws` that leave out 2.5 % on each side, cut at `bounds`; p is
   twice the smaller share of draws beyond 0, with one added to numerator and denominator (Davison and Hinkley
-  1997, Bootstrap Methods, section 4.4). If no draw lies beyond 0, the draws only say that p <= 2 / (RESAMPLES
-  + 1); p is then that of Student's t with the same variance, if that is smaller. If values do not vary at
-  all, an estimate is still not certain: the limits are then those of Wilson for 0 of N, and p is that of the
-  sign test.
+  1997, Bootstrap Methods, section 4.4). If no draw lies beyond 0, the draws only say that p is at most
+  2 / (RESAMPLES + 1); p is then that of Student's t with the same variance, if that is smaller. If values do
+  not vary at all, an estimate is still not certain: the limits are then those of Wilson for 0 of N, and p is
+  that of the sign test.
 
   Args:
     of: P Parts.

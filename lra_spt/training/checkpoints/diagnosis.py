@@ -32,7 +32,7 @@ def difference(there: dict, wanted: dict, digests: str = '') -> str:
 
 def refusal(error: BaseException, folder: pathlib.Path) -> UserError | None:
   """Returns the error of a bucket that denied access, or of the limit of open files, if it caused this error
-  of Orbax, else None: such a checkpoint is not damaged."""
+  of Orbax: the checkpoint is then not damaged. Returns None for other causes."""
   if limited := too_many_open_files(error):
     return limited
   for cause in chain(error) if files.is_bucket(folder) else ():

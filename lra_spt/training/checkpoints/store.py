@@ -5,7 +5,7 @@ states, for resuming, and `best` holds step, parameters and statistics of the be
 
 Orbax writes a checkpoint beside its final place and renames it, or in a bucket marks it as complete. An older
 checkpoint is deleted only when the new one is on disk, so neither a killed process nor a power cut loses
-both. The previous best also waits for a `latest` that records the new best: a run that is killed between the
+both. The previous best is also kept until a `latest` records the new best. A run that is killed between the
 two saves the new best again, and Orbax deletes what it overwrites. Each checkpoint holds a checksum of every
 array. A damaged checkpoint is not loaded; in `latest`, the one before takes its place.
 
@@ -39,8 +39,9 @@ from lra_spt.training.checkpoints.transfer import by_name
 BEST_KEYS = ('step', 'params', 'stats')
 DIGESTS = 'digests'  # the key of the checksums, in checkpoints only
 KEPT = 2  # checkpoints in `latest`
-# Bytes. Devices that all hold an array each write a part of it only if the parts are at least so large: many
-# small parts take longer than the whole, and each shape is a program to compile (see benchmarks/).
+# In bytes. Devices that all hold an array write a part of it each, but only if the parts are at least this
+# large. Many small parts take longer than the whole, and each shape is a program to compile (see
+# benchmarks/).
 PART = 2**24
 COMMITTED = 'commit_success.txt'  # Orbax's mark of a whole checkpoint in a bucket
 
@@ -73,8 +74,8 @@ def _open(directory: pathlib.Path) -> ocp.training.Checkpointer:
 
 @functools.cache
 def _meet_without_devices() -> None:
-  """Makes processes that save wait for each other in jax's service, once: collectives of a thread and of
-  training would have another order in each process. Orbax reads the setting from absl's flags."""
+  """Makes processes that save wait for each other in jax's service. Collectives would not do: those of a
+  thread and of training have another order in each process. Orbax reads the setting from absl's flags."""
   if not flags.FLAGS.is_parsed():
     flags.FLAGS.mark_as_parsed()
   flags.FLAGS.experimental_orbax_use_distributed_barrier = True
@@ -82,9 +83,9 @@ def _meet_without_devices() -> None:
 
 @functools.cache
 def _quieten_threads() -> None:
-  """Keeps threads from printing tracebacks of a save whose error is raised anyway, once: those of Orbax log
-  them, those of TensorStore report to a loop that Orbax has closed, and Python warns of writes that never
-  began."""
+  """Keeps threads from printing tracebacks of a failed save, whose error is raised anyway. Threads of Orbax
+  log them, threads of TensorStore report to a loop that Orbax has closed, and Python warns of writes that
+  never began."""
   logging.getLogger('absl').addFilter(lambda record: f'{os.sep}orbax{os.sep}' not in record.pathname)
   warnings.filterwarnings('ignore', "coroutine '.*' was never awaited", RuntimeWarning)
   show = sys.unraisablehook
@@ -115,7 +116,7 @@ class Checkpoints:
     """Saves the whole state under its step.
 
     Raises:
-      FileAccessError: the operating system refuses; the checkpoint before is as it was.
+      FileAccessError: the operating system refuses; the previous checkpoint is unchanged.
     """
     self._save(self._save_latest, state)
 
@@ -157,8 +158,8 @@ class Checkpoints:
     return self._latest.latest.step if self._latest.latest else None
 
   def load_latest_at(self, step: int, abstract_state: dict) -> dict | None:
-    """Loads the state of an earlier step than the latest; None if it is deleted or damaged, or if the best
-    validation came after it, whose checkpoint would be of another course."""
+    """Loads the state of an earlier step than the latest. Returns None if it is deleted or damaged, or if the
+    best validation came after it: that checkpoint would be of another course of training."""
     self.wait()
     best, state = self._best.latest, None
     if step in _steps(self._latest) and (best is None or best.step <= step):
@@ -217,7 +218,7 @@ class Checkpoints:
       )
 
   def close(self) -> None:
-    """Waits for saves and ends what Orbax runs for this; what failed is raised by `wait`, not here."""
+    """Waits for saves and closes Orbax's checkpointers. It raises nothing: `wait` raises the errors."""
     with contextlib.suppress(Exception):
       self.wait()
     for checkpointer in (self._latest, self._best):
@@ -261,8 +262,8 @@ def _keep_only(checkpointer, directory, steps) -> None:
 
 
 def _write(checkpointer, folder, step, content) -> None:
-  """Writes a checkpoint; in a bucket, a single process tries four times: a bucket that made a write without
-  answering refuses the same write when it is sent again, and TensorStore gives up."""
+  """Writes a checkpoint. In a bucket, a single process tries four times: if a bucket made a write but its
+  answer is lost, it refuses the same write when it is sent again, and TensorStore gives up."""
   for last in (False, False, False, True):
     try:
       return checkpointer.save(step, content, force=True, overwrite=True)

@@ -33,8 +33,8 @@ def _step(line):
 
 
 def lacks_validation(directory: pathlib.Path, step: int) -> bool:
-  """True if metrics.jsonl has a line of training of a step where validation is due, and none of validation:
-  the stage was asked to end in that validation."""
+  """True if metrics.jsonl has a training line of a step, but no validation line. If validation was due at
+  that step, the stage was asked to end during that validation."""
   path = directory / 'metrics.jsonl'
   with touching(path, 'read'):
     lines = path.read_text(encoding='utf-8', errors='replace').split('\n') if path.exists() else []

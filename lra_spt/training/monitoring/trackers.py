@@ -149,7 +149,7 @@ class MlflowWriter:
       self._client.log_batch(self._run, params=params[start : start + 100])
 
   def _experiment(self, name: str) -> str:
-    """The id of an experiment, which one of several runs that start together makes."""
+    """Returns the id of an experiment. If several runs start together, one of them makes it."""
     from mlflow.exceptions import MlflowException
 
     if (experiment := self._client.get_experiment_by_name(name)) is None:
