@@ -24,7 +24,8 @@ class StatedFacts:
   """Facts about predictions that nothing can check.
 
   model, arm, source: one line each. arm: the name of the run in reports, '' for the name of its regime and
-  form. source: the origin of the predictions. parameters: their number. seconds: the time of all training.
+  form. source: the origin of the predictions. parameters: number of the model's parameters. seconds: the time
+  of all training.
   """
 
   model: str

@@ -297,8 +297,8 @@ def read_whole(folder):
 
 
 def finished(workdir):
-  """Returns the folders of finished runs in or below a folder, without runs of a hyperparameter search.
-  Raises MissingFile when there is no such folder."""
+  """Returns the folders of finished runs in or below a folder, without those of hyperparameter searches of
+  studies there. Raises MissingFile when there is no such folder."""
   workdir = files.place(workdir)
   if not workdir.is_dir():
     raise MissingFile(f'there is no folder {workdir}: give the folder that your runs were written to.')
