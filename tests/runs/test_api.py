@@ -157,7 +157,7 @@ def test_a_model_before_training(config):
   ('spec', 'overrides'), [('regime=masked', {}), ('model=s4,regime=causal', {'model.mixer.copies': 8})]
 )
 def test_the_code_of_the_reference_trains_and_steps(spec, overrides, repository, tmp_path, monkeypatch):
-  """With the model before it was pretrained."""
+  """The model is untrained, because the test replaces `load_run`."""
   config = lra_spt.load_config(f'configs/demo.py:{spec}', {'model.width': 8} | overrides)
   stripes.prepare_stripes(tmp_path, examples=64)
   run = types.SimpleNamespace(
@@ -170,7 +170,7 @@ def test_the_code_of_the_reference_trains_and_steps(spec, overrides, repository,
   training, stepping = re.findall(r'```python\n(.*?)```', page, flags=re.DOTALL)
   names = {}
   before = np.asarray(run.model.encoder.embed.kernel[...])
-  with jax.numpy_dtype_promotion('standard'):  # as outside tests; optax.adamw needs it
+  with jax.numpy_dtype_promotion('standard'):  # the default outside tests; optax.adamw needs it
     exec(training, names)
   assert names['features_BLD'].shape == (50, 64, 8)
   assert np.isfinite(names['loss'])
@@ -292,7 +292,7 @@ def test_a_config_in_any_form_is_the_same_run(config):
 
 
 def test_a_program_without_streams_trains_and_predicts(config, finetuned, monkeypatch, tmp_path):
-  """A service may have none, and under pythonw they are None."""
+  """A service may run without stdout and stderr, and pythonw sets both to None."""
   monkeypatch.setattr(sys, 'stdout', None)
   monkeypatch.setattr(sys, 'stderr', None)
   with pytest.raises(ConfigError, match='seed takes int'):
@@ -302,7 +302,7 @@ def test_a_program_without_streams_trains_and_predicts(config, finetuned, monkey
   for stream in (sys.stdout, sys.stderr):
     assert not stream.closed
     stream.close()
-  sys.stderr = types.SimpleNamespace(write=len, flush=len)  # that of a logger
+  sys.stderr = types.SimpleNamespace(write=len, flush=len)  # a logger as a stream has no isatty
   hooks.ReportProgress('finetune', total=1, initial=0, batch_size=1, enabled=True).close()
 
 
@@ -373,7 +373,8 @@ def test_another_score_than_that_of_the_result_is_said(undisturbed, finetuned, t
 
 
 def test_an_accuracy_of_groups_has_their_interval():
-  """2 of 4 patients, with all 25 of their windows: Wilson's for 4 answers, with t of 3, not for 100."""
+  """Answers are right for all 25 windows of 2 of 4 patients. The interval is Wilson's for 4 answers, with t
+  of 3 degrees of freedom, and not for 100 answers."""
   group_N = np.repeat(np.arange(4), 25)
   arrays = {'index': np.arange(100), 'label': np.ones(100, int), 'prediction': (group_N < 2).astype(int)}
   run = types.SimpleNamespace(
@@ -394,7 +395,8 @@ def test_only_answers_are_evaluated(config, undisturbed):
 
 
 def test_what_is_recorded_says_of_the_set_what_training_says(undisturbed, tiny_data, tmp_path, config):
-  """The same predictions, trained here and recorded, differ in nothing that the prepared set decides."""
+  """If the predictions of a run are recorded, the record has the run's values for all that the prepared set
+  decides."""
   told = record.StatedFacts(model='mine', regime='masked')
   ours = record.record(undisturbed / 'predictions.npz', tmp_path / 'W', told, 'tiny_listops', tiny_data)
   theirs = run_folder.read_result(undisturbed)

@@ -1,4 +1,4 @@
-"""Typed stages from configs: who has which stages, and what protocols change about a task."""
+"""Configs become typed stages: which stages a regime has, and how a protocol changes a task."""
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ def test_stages_of_regimes(tiny_config, regime, names):
 
 
 def test_class_weights(tiny_config):
-  """They are no part of the identity of runs without them, and fit the classes of the task."""
+  """A run without class weights has none in its identity. There is one weight for each class of the task."""
 
   def run_with(*overrides):
     return resolve(loading.load(f'{tiny_config}:regime=scratch', overrides))
@@ -120,7 +120,7 @@ def test_sets_that_protocol_paper_would_leave_out_are_refused_beforehand(tiny_co
 
 @pytest.mark.parametrize('name, at', [('train', None), ('validation', None), ('validation', 4999), ('', 3)])
 def test_causal_pretraining_with_nothing_to_predict_is_refused_beforehand(tiny_config, tiny_data, name, at):
-  """The split `name` has 5,000 examples of one position, of two at the place `at`."""
+  """The split `name` has 5,000 examples of one position, but the example at `at` has two."""
 
   class Short:
     split = name
@@ -170,15 +170,15 @@ def test_mixers_of_the_package_are_not_checked_again(tiny_config, tiny_data, mon
   data = {'train': examples.open_split('tiny_listops', 'train', tiny_data)}
   built.check(mesh, data)
   assert checked == []
-  # An edited copy that takes the place of one of them is somebody's own.
+  # An edited copy that replaces a mixer of the package is user code, so it is checked.
   monkeypatch.setattr(registry, 'mixer_class', lambda name: type('Attention', (), {'__module__': 'mine'}))
   built.check(mesh, data)
   assert checked == ['finetune']
 
 
 def test_what_a_step_keeps_for_its_gradient(tiny_config):
-  """A step saves at least the input of every layer. A step in parts saves those of one part, and each of
-  several devices a share."""
+  """A step saves at least the input of every layer. With microbatches it saves only those of one microbatch,
+  and each device saves its share."""
   overrides = {'runtime.microbatches': 4}
   built, parts = (
     build(resolve(loading.load(f'{tiny_config}:regime=masked', more)), 'finetune') for more in ({}, overrides)
@@ -201,7 +201,7 @@ def test_finetuning_that_may_not_fit_is_told_before_pretraining(tiny_config, mon
     stage_report.warn_of_memory(built, mesh, 1, lines.append)
     return ''.join(lines)
 
-  assert remark() == ''  # a CPU
+  assert remark() == ''  # a CPU gets no warning
   monkeypatch.setattr(sharding, 'platform', lambda: 'gpu')
   monkeypatch.setattr(sharding, 'device_memory', lambda mesh: kept)
   assert remark() == ''
@@ -212,7 +212,7 @@ def test_finetuning_that_may_not_fit_is_told_before_pretraining(tiny_config, mon
   config = loading.load(f'{tiny_config}:regime=masked', {'finetune.batch_size': 50})
   built = build(resolve(config), 'finetune')
   monkeypatch.setattr(sharding, 'device_memory', lambda mesh: built.kept_for_gradient(mesh) // 2)
-  assert remark().endswith('microbatches=5')  # which shares 50 evenly
+  assert remark().endswith('microbatches=5')  # 50 rows do not divide into 4 equal parts
   monkeypatch.setattr(sharding, 'device_memory', lambda mesh: 1)
   assert remark().endswith('continue with more devices')
 

@@ -1,4 +1,5 @@
-"""`lra-spt doctor --cluster` accepts 8 devices of one process and those of two, and finds planted faults."""
+"""`lra-spt doctor --cluster` accepts one process with 8 devices and two with one each, and finds planted
+faults."""
 
 import dataclasses
 import json
@@ -79,7 +80,7 @@ def test_wrong_usage(flags, sentence, tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def accept(repository, compilation_cache, on_devices, tmp_path):
-  """accept(devices, processes): the printed text of each process, and the report."""
+  """accept(devices, processes) -> (the printed text of each process, the report)."""
 
   def run(devices, processes):
     command = [sys.executable, '-m', 'lra_spt', 'doctor', '--cluster', f'--workdir={tmp_path / "shared"}']
@@ -111,7 +112,7 @@ def accept(repository, compilation_cache, on_devices, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('devices, processes', [(8, 1), (1, 2)])  # two of two CPU devices may hang
+@pytest.mark.parametrize('devices, processes', [(8, 1), (1, 2)])  # two processes of two CPU devices may hang
 def test_acceptance(devices, processes, accept):
   printed, report = accept(devices, processes)
   assert report['items'].keys() == NAMES

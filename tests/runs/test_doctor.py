@@ -1,7 +1,7 @@
-"""Bits that flip at rest, in any file of a run and of a prepared set: named, or without consequence.
+"""If a file of a run or of a prepared set is damaged, the doctor names it, unless no number has changed.
 
-The short form damages every kind of file a few times; the long one (`pytest -m slow` of this file)
-several hundred times, and says how it went. Times and sizes of files stay as they were, as when a disk fails.
+The short test damages every file once. The long one (`pytest -m slow` of this file) does so 16 times and
+prints the outcomes. Modification times stay as they were, as when a disk fails.
 """
 
 import collections
@@ -83,7 +83,7 @@ def make_run(folder):
 
 
 def read_run(workdir, with_checkpoints):
-  """Every number of a run that anything shows or goes on from; UserError where it is refused."""
+  """Returns every number of a run that is shown or resumed from; raises UserError where a file is refused."""
   run_folder.read_config(workdir)
   (run,) = read_any(workdir).runs  # raises where it is damaged
   numbers = [run.result, run.predictions, run.curves, vars(run.kernels), run_folder.read_config(workdir)]
@@ -98,7 +98,7 @@ def read_run(workdir, with_checkpoints):
 
 
 def read_set(data_dir):
-  """Every example, and everything that is said of them."""
+  """Returns the metadata and all examples of each split."""
   splits = examples_lib.open_splits(TASK, data_dir)
   return [found.metadata | found.gather(np.arange(len(found))) for found in splits.values()]
 
@@ -109,7 +109,7 @@ def equal(a, b):
 
 
 class Place:
-  """A folder to damage, and how it is examined and read."""
+  """A folder to damage, with functions that examine and read it."""
 
   def __init__(self, folder, monkeypatch):
     self.folder, self.monkeypatch = folder, monkeypatch
@@ -118,7 +118,8 @@ class Place:
     assert self._examine(True) == []
 
   def damage(self, path, change):
-    """'refused' or 'harmless'; fails for what is neither."""
+    """Returns 'refused' or 'harmless', or None if the content is the same. Fails if a wrong number is
+    read."""
     content, state = path.read_bytes(), path.stat()
     changed = change(bytearray(content))
     if changed == content:
@@ -154,7 +155,7 @@ class RunPlace(Place):
   def _examine(self, with_checkpoints):
     health = doctor.Health()
     with self.monkeypatch.context() as patch:
-      if not with_checkpoints:  # which were not touched
+      if not with_checkpoints:  # checkpoints are undamaged, and slow to verify
         patch.setattr(doctor, '_verify', lambda *arguments: 8)
       doctor.examine_runs(self.folder, health)
     return health.problems
@@ -175,7 +176,7 @@ class SetPlace(Place):
 
 @pytest.fixture(autouse=True)
 def no_logs():
-  """Records of what Orbax's threads say would keep its coroutines alive until after the test."""
+  """Switches logging off: captured records of Orbax's threads would keep its coroutines after the test."""
   logging.disable(logging.CRITICAL)
   yield
   gc.collect()
@@ -191,7 +192,7 @@ def originals(tmp_path_factory, make_set):
     ['<mask>', '<pad>', '<unk>', '<eos>', *'abcde'],
   )
   make_set('resting', counts, None, vocabulary=vocabulary, data_dir=folder / 'data')
-  read_set(folder / 'data')  # so that the note of what was found whole is there
+  read_set(folder / 'data')  # writes the record of the verified files
   return folder
 
 
@@ -199,7 +200,7 @@ def originals(tmp_path_factory, make_set):
 def places(originals, tmp_path, monkeypatch):
   shutil.copytree(originals, tmp_path / 'places')
   run, data = tmp_path / 'places' / 'run', tmp_path / 'places' / 'data'
-  read_set(data)  # of other inodes
+  read_set(data)  # copies have other inodes, so the record of verified files changes
   return [RunPlace(run, monkeypatch), SetPlace(data, monkeypatch)]
 
 
@@ -226,12 +227,12 @@ def wipe(rng):
 
 
 def kind(path):
-  """Files of checkpoints by what they are, and not by their hashes."""
+  """Returns the kind of a file; data files of checkpoints are of one kind, though their names are hashes."""
   return '/'.join(path.parts[-2:]) if path.parent.name != 'd' else f'{path.parent.parent.name}/d'
 
 
 def try_all(places, rounds, seed=0):
-  """{(kind of file, outcome): how often}."""
+  """Damages every file once a round; returns {(kind of file, outcome): how often}."""
   rng, found = np.random.default_rng(seed), collections.Counter()
   for number in range(rounds):
     for place in places:
@@ -250,7 +251,7 @@ def outcomes_of(found):
 
 
 def test_damage_is_named_or_harmless(places):
-  """Every file once, but for those of the latest checkpoint, which are like those of the best one."""
+  """Every file is damaged once, except those of the latest checkpoint, which are like those of the best."""
   places[0].files = [path for path in places[0].files if 'latest' not in path.parts]
   outcomes = outcomes_of(try_all(places, rounds=1))
   assert outcomes.total() >= 20
@@ -328,7 +329,7 @@ def test_a_stage_that_is_gone_is_named(places, capsys):
   (run / STAGE).symlink_to(f'../stages/{STAGE}')
   assert cli.main(flags) == 0
   kept.rename(kept.with_name('moved'))
-  for result in (run / run_folder.RESULT, run / 'none'):  # so does a run that has none yet
+  for result in (run / run_folder.RESULT, run / 'none'):  # the second pass has no result
     assert cli.main(flags) == 1
     assert f'{STAGE} (a link to ../stages/{STAGE}), a stage of' in capsys.readouterr().out
     result.unlink(missing_ok=True)
@@ -357,7 +358,7 @@ def test_the_best_checkpoint_of_another_run_is_named(places, capsys, step):
     checkpoints.save_best(other)
   assert cli.main(['doctor', f'--workdir={run}']) == 1
   assert f'{best}/{step} is not the checkpoint that its stage ended with' in capsys.readouterr().out
-  # Of before there was a digest, its step is known.
+  # Runs of earlier versions store no digest, so only the step can be compared.
   stage = run_folder.read_stage(run / STAGE)
   del stage['best_digest']
   run_folder.write_stage(run / STAGE, stage)

@@ -73,7 +73,7 @@ def test_a_stage_says_what_of_the_named_implementations_runs(tiny_config, model,
 
 @pytest.mark.parametrize('task, hidden', [('tiny_listops', True), ('image', False)])
 def test_what_a_stage_says_is_what_its_step_calls(tiny_config, task, hidden):
-  """Rows of images are always full, and hide no keys."""
+  """Images have no padding, so their attention needs no lengths of keys."""
   built = build(resolve(loading.load(f'{tiny_config}:regime=scratch', [f'task={task}'])), 'finetune')
   mesh = sharding.make_mesh()
   with jax.set_mesh(mesh), selection.recording() as step:
@@ -129,7 +129,7 @@ def test_programs_are_kept_for_the_next_start(variable, folder, without_cache, m
   experiment.keep_compiled('run')
   found = pathlib.Path(jax.config.jax_compilation_cache_dir)
   assert found == tmp_path / (folder or 'run/compilation_cache')
-  experiment.keep_compiled('another')  # programs stay where the process began to keep them
+  experiment.keep_compiled('another')  # the first call decides for the whole process
   assert pathlib.Path(jax.config.jax_compilation_cache_dir) == found
 
 
@@ -147,7 +147,7 @@ def test_predictions_are_of_the_test_set(scratch, tiny_data):
 
 
 def test_folders_of_a_run_from_scratch(scratch):
-  """No pretraining; nothing but what the contract names."""
+  """There is no folder of a pretraining, and no file beyond those of the contract."""
   (stage,) = (path for path in scratch.iterdir() if path.is_dir())
   assert stage.name.startswith('finetune-')
   names = {path.name for path in scratch.iterdir()}
@@ -169,7 +169,8 @@ def test_what_only_concerns_computing_may_change(scratch, arguments):
 
 
 def test_a_stage_that_is_done_is_not_trained_again(scratch, arguments, capsys, monkeypatch, file_contents):
-  """Killed after finetuning, before the result: the same command only tests, with the same outcome."""
+  """A run was killed after finetuning, before its result. The same command only tests, with the same
+  result."""
   before = file_contents(scratch)
   first = run_folder.read_result(scratch)
   (scratch / 'result.json').unlink()
@@ -226,11 +227,8 @@ def test_a_stage_that_goes_on_with_other_settings_says_so(scratch, arguments, ca
   ]
 
 
-def test_what_an_earlier_attempt_failed_of_is_forgotten(
-  scratch, tiny_data, repository, tmp_path, monkeypatch
-):
-  """The failure is removed as soon as the run continues. A config without origins of its values gets a result
-  too."""
+def test_the_failure_of_an_earlier_attempt_is_removed(scratch, tiny_data, repository, tmp_path, monkeypatch):
+  """The failure is removed as soon as the run continues. A config without origins gets a result too."""
   shutil.copytree(scratch, tmp_path / 'run')
   for name in ('result.json', 'predictions.npz'):
     (tmp_path / 'run' / name).unlink()
@@ -253,7 +251,7 @@ def test_what_an_earlier_attempt_failed_of_is_forgotten(
 
 
 def test_masked_run(undisturbed):
-  """Both stages, each from its own best checkpoint."""
+  """The reported metrics of each stage are those of its best checkpoint."""
   result = run_folder.read_result(undisturbed)
   assert list(result['stages']) == ['pretrain', 'finetune']
   assert result['regime'] == 'masked'

@@ -1,4 +1,4 @@
-"""A run of mixers that take turns: trained, loaded, exported, looked into, and in the report as any other."""
+"""Runs whose blocks have different mixers are trained, resumed, loaded and exported like other runs."""
 
 import jax
 import numpy as np

@@ -56,7 +56,7 @@ def values(*shape):
 
 @pytest.mark.parametrize('tokens', [False, True])
 def test_the_field_of_a_moving_average_is_that_of_the_formula(tokens):
-  """In evaluation BatchNorm divides by sqrt(1 + 1e-5) at first, so the model is linear."""
+  """The model is linear: before training, BatchNorm divides by the constant sqrt(1 + 1e-5) in evaluation."""
   sizes = {'norm': 'batch', 'prenorm': True, 'feed_forward': 0, 'position': 'none'}
   model = model_of('moving_average', tokens=tokens, **sizes)
   layer = np.zeros(4 * SIDE + 1)
@@ -134,7 +134,7 @@ def test_queries_of_zero_attend_uniformly():
   assert not left_out
   assert found['attention'].shape == (2, 2, L)
   np.testing.assert_allclose(found['attention'], np.broadcast_to(found['uniform'], (2, 2, L)), rtol=1e-5)
-  # Of L - d queries at distance d from a key before them, query t sees t + 1 keys.
+  # L - d queries have a key at distance d before them; query t divides its weight among t + 1 keys.
   expected = [np.mean(1 / np.arange(d + 1, L + 1)) for d in range(L)]
   np.testing.assert_allclose(found['uniform'], expected, rtol=1e-5)
   mean = np.mean([np.arange(t + 1).mean() for t in range(L)])

@@ -1,5 +1,5 @@
-"""A mixer of one's own: one file, in the tree or outside, makes model=NAME of every config; broken ones do
-not train."""
+"""One file with a user's mixer, in the tree or outside it, makes model=NAME work in every config. Broken
+mixers do not train."""
 
 import contextlib
 import json
@@ -54,7 +54,7 @@ TASKS = ('listops', 'text', 'retrieval', 'image', 'scifar', 'pathfinder', 'pathx
 
 @pytest.fixture
 def registered(monkeypatch, tmp_path):
-  """Registers the text of a file, for this test only."""
+  """Returns a function that registers a file with the given text, for this test only."""
   monkeypatch.setattr(mixers, '_registered', dict(mixers._registered))
   monkeypatch.setattr(mixers, '_registered_bidirectional', set(mixers._registered_bidirectional))
   monkeypatch.setattr(registry, '_MIXERS', dict(registry._MIXERS))
@@ -91,7 +91,7 @@ def test_one_file_trains_as_a_model(repository, tiny_data, compilation_cache, on
 
 
 def test_an_edited_mixer_is_another_one(registered, tiny_data, repository, tmp_path, monkeypatch):
-  """A finished run is not its result and no pretraining is taken, unless the user accepts the edit."""
+  """After an edit, neither the finished run nor its pretraining is used, unless the user accepts the edit."""
   few = {'max_steps': 2, 'evaluate_every': 2}
   overrides = {f'{stage}.{key}': value for stage in ('pretrain', 'finetune') for key, value in few.items()}
   overrides |= {'runtime.data_dir': str(tiny_data), 'model.mixer.reach': 3}
@@ -203,7 +203,7 @@ def test_a_name_of_the_tables_is_taken(registered):
 
 @pytest.mark.parametrize('task', TASKS)
 def test_other_mixers_of_the_tree_fit_every_task(task):
-  """Their rows make configs, and options that their classes take at the width of the task."""
+  """Their rows make configs, and their classes accept the options at the width of the task."""
   for name in mixers.ROWS.keys() & rows.other_models().keys():
     config = loading.load(f'configs/{task}.py:model={name},regime=masked')
     mixer = MixerSpec(resolve(config).model, 64, causal=False, protocol=CLEAN, execution=ExecutionSpec())
@@ -253,7 +253,7 @@ class Strange(nnx.Module):
   ],
 )
 def test_parameters_are_float32(registered, tiny_data, repository, tmp_path, capsys, dtype, advice):
-  """Complex ones would train in the wrong direction; whether or not the mixer is checked."""
+  """Complex parameters would train in the wrong direction. check_mixer=false does not allow them either."""
   path = registered(STRANGE.replace('DTYPE', dtype))
   config = f'--config={repository}/tests/tiny_config.py:model=strange,regime=masked'
   overrides = ['--config.runtime.check_mixer=false', f'--config.runtime.data_dir={tiny_data}']

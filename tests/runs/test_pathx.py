@@ -24,8 +24,8 @@ STEPS = 3
 
 @pytest.mark.parametrize('stage', ['pretrain', pytest.param('finetune', marks=pytest.mark.slow)])
 def test_path_64_learns_an_image(stage):
-  """A narrow model starts at chance and learns one image of 4,096 pixels in blocks of 1,024: which of 256
-  levels it has (two, as often), or its class."""
+  """A narrow model starts at chance and learns one image of 4,096 pixels, with blocks of 1,024. Pretraining
+  learns the levels of the pixels, two of 256 equally often; finetuning learns the class."""
   quick = {f'{stage}.{key}': value for key, value in QUICK.items()}
   spec = 'configs/pathx.py:resolution=64,model=transformer_rotary,regime=masked'
   built = build(resolve(loading.load(spec, NARROW | quick)), stage)
@@ -52,7 +52,7 @@ def test_path_64_learns_an_image(stage):
 
 @pytest.mark.slow
 def test_pathx_trains_at_its_real_length(tmp_path, repository):
-  """The Transformer of Table 4 on generated images, 16 + 4 steps of one; minutes on two cores."""
+  """The Transformer of Table 4 trains 16 + 4 steps of one generated image. It takes minutes on two cores."""
   prepare_pathfinder(tmp_path / 'data', resolution=128, examples=24)
   overrides = {
     'pretrain.batch_size': 1,

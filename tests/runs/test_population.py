@@ -1,4 +1,4 @@
-"""Runs that train as one program: each is what it would be by itself, on any mesh, whatever the others do."""
+"""Runs that train as one program get the numbers that each gets alone, on any mesh, whatever others do."""
 
 import contextlib
 import json
@@ -22,8 +22,8 @@ from lra_spt.training.checkpoints.transfer import by_name
 
 @pytest.fixture(scope='module')
 def lra_spt_train(tiny_config, tiny_data):
-  """Trains on the tiny config by the command line, in this process; returns the status. It saves when it
-  evaluates and ends only, because saving takes a third of the time of such runs."""
+  """Trains on the tiny config by the command line, in this process; returns the status. It saves only when it
+  evaluates and when it ends, because more saves would take a third of the time."""
 
   def run(workdir, *flags, argument='regime=masked', devices=1):
     return cli.main(
@@ -59,7 +59,7 @@ def answers_of(run):
 
 
 def assert_equal(run, other, trajectory, rtol=0.0):
-  """That two runs say the same, but for clocks."""
+  """Asserts that two runs have the same numbers, except for times."""
   lines, expected = trajectory(run), trajectory(other)
   assert lines.keys() == expected.keys()
   for name, stage in lines.items():
@@ -91,7 +91,7 @@ def test_seeds_on_one_device_are_those_by_themselves_to_the_last_bit(
 
 @pytest.mark.slow
 def test_members_over_devices_that_share_their_batches(lra_spt_train, alone, trajectory, tmp_path):
-  """Vectorised over members, products of matrices add up in another order."""
+  """The tolerance is there because products that are vectorised over members add up in another order."""
   assert lra_spt_train(tmp_path, '--seeds=0..2', '--config.runtime.members=3', devices=6) == 0
   for seed in range(3):
     assert_equal(tmp_path / f'seed{seed}', alone / f'seed{seed}', trajectory, rtol=1e-6)
@@ -144,7 +144,8 @@ def test_rates_of_finetuning_share_one_pretraining(lra_spt_train, tmp_path, caps
 
 @pytest.mark.parametrize('devices', [2, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_member_takes_over_and_freezes_its_own_parts(lra_spt_train, tmp_path, devices):
-  """Queries are frozen as they were drawn and keys as pretrained; the embedding is taken over and trains."""
+  """Queries are frozen at their initial values, and keys at their pretrained ones. The embedding starts from
+  pretraining and trains."""
   flags = '--config.finetune.transfer=embed/*,*/key/*', '--config.finetune.freeze=*/query/*,*/key/*'
   assert lra_spt_train(tmp_path, '--seeds=0,1', *flags, '--config.runtime.members=2', devices=devices) == 0
   members = []
@@ -182,7 +183,7 @@ def test_one_that_diverges_does_not_disturb_the_others(
 
 
 def test_members_end_when_they_would_by_themselves(lra_spt_train, trajectory, tmp_path):
-  """By their patience; the others go on, and what ended stays as it was."""
+  """Patience ends one member. The other trains on, and the numbers of the first do not change any more."""
   flags = ('--config.finetune.optimizer.lr=0.0,1e-2', '--config.finetune.patience=1')
   assert lra_spt_train(tmp_path / 'alone', *flags, argument='regime=scratch') == 0
   flags = (*flags, '--config.runtime.members=2')
@@ -194,11 +195,11 @@ def test_members_end_when_they_would_by_themselves(lra_spt_train, trajectory, tm
     reports.append(result_of(run)['stages']['finetune'])
   assert reports[0]['steps'] == 12  # its validation never improves on the first one
   assert reports[1]['steps'] == 18
-  assert reports[0]['seconds'] < reports[1]['seconds']  # which had the whole process from then on
+  assert reports[0]['seconds'] < reports[1]['seconds']  # the second trained longer
 
 
-def test_what_is_told_of_the_best_is_what_chose_it(lra_spt_train, trajectory, tmp_path):
-  """Where every evaluation draws its masks anew, and runs are best at different steps."""
+def test_the_reported_metrics_are_those_that_chose_the_best_step(lra_spt_train, trajectory, tmp_path):
+  """Every evaluation draws new masks here, and the runs are best at different steps."""
   flags = ('--seeds=0..3', '--config.runtime.members=4', '--config.finetune.max_steps=1')
   assert lra_spt_train(tmp_path, *flags, argument='regime=masked,protocol=paper') == 0
   best = set()
@@ -212,13 +213,13 @@ def test_what_is_told_of_the_best_is_what_chose_it(lra_spt_train, trajectory, tm
 
 
 def test_they_go_on_together_or_alone(lra_spt_train, alone, trajectory, tmp_path):
-  """Three were asked to end; one goes on by itself for a while, two together, then all: the bits are those of
-  runs that were left alone."""
+  """Three members are interrupted. One continues alone for a while, then all continue together. Their numbers
+  are bit for bit those of runs that were never interrupted."""
   flags = ('--seeds=0..2', '--config.runtime.members=3')
   with asked_to_end_after(4):
     assert lra_spt_train(tmp_path, *flags) == 75
   with asked_to_end_after(3):
-    assert lra_spt_train(tmp_path / 'seed1') == 2  # it is of another seed
+    assert lra_spt_train(tmp_path / 'seed1') == 2  # the folder is of another seed
     assert lra_spt_train(tmp_path / 'seed1', argument='regime=masked,seed=1') == 75
   ahead = last_step(trajectory(tmp_path / 'seed1'))
   assert ahead > last_step(trajectory(tmp_path / 'seed0'))
@@ -231,8 +232,8 @@ def test_they_go_on_together_or_alone(lra_spt_train, alone, trajectory, tmp_path
 
 @contextlib.contextmanager
 def asked_to_end_after(count):
-  """Whoever asks for the so many-th time whether to end is told to. Programs are kept, which the fixture
-  `monkeypatch` would forget."""
+  """`asked_to_end` is false `count` times, then true. The fixture `monkeypatch` would drop traced
+  programs."""
   seen = []
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(processes, 'asked_to_end', lambda: seen.append(1) or len(seen) > count)
@@ -264,7 +265,7 @@ def test_members_that_are_none_and_values_listed_twice_are_refused(lra_spt_train
 
 @pytest.mark.slow
 def test_a_damaged_step_that_others_go_on_from_costs_them_nothing(lra_spt_train, alone, trajectory, tmp_path):
-  """The one that is ahead, and cannot go back, goes on by itself."""
+  """The member that is ahead cannot go back to the step of the other, so it continues alone."""
   flags = ('--seeds=0,1', '--config.runtime.members=2')
   with asked_to_end_after(3):
     assert lra_spt_train(tmp_path, *flags) == 75

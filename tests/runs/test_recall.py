@@ -13,10 +13,10 @@ from lra_spt.studies import study
 @pytest.mark.parametrize(
   ('model', 'column', 'least', 'most'),
   [
-    ('Transformer + Rotary', '8 pairs', 0.9, 1.0),  # each key looks for itself
+    ('Transformer + Rotary', '8 pairs', 0.9, 1.0),  # attention compares keys
     ('S4', '8 pairs', 0.0, 0.3),  # its kernels do not depend on the keys
-    ('sLSTM', 'Parity', 0.9, 1.0),  # a state that may change its sign
-    ('Mamba-2', 'Parity', 0.0, 0.7),  # states only decay
+    ('sLSTM', 'Parity', 0.9, 1.0),  # its state can change sign
+    ('Mamba-2', 'Parity', 0.0, 0.7),  # its states only decay
   ],
 )
 def test_a_model_that_is_known_to(model, column, least, most, tmp_path, monkeypatch):
@@ -27,5 +27,5 @@ def test_a_model_that_is_known_to(model, column, least, most, tmp_path, monkeypa
   prepare.prepare(config.task, tmp_path / 'data')
   result = experiment.run(config, tmp_path / 'run', announce=lambda line: None)
   metrics = result['metrics']
-  test = metrics.get('by_length', {}).get('test_4x', metrics['test'])  # of parity four times the length
+  test = metrics.get('by_length', {}).get('test_4x', metrics['test'])  # parity: four times the length
   assert least <= test['accuracy'] <= most

@@ -30,7 +30,7 @@ def stripes(tmp_path_factory):
 
 @pytest.fixture
 def cheap(gcs, bucket, stripes, tmp_path, monkeypatch, capsys):
-  """Runs `lra-spt train` of seconds in the bucket, in this process: (status, what it said)."""
+  """Runs a short `lra-spt train` in the bucket, in this process; returns (status, output)."""
   monkeypatch.setenv('LRA_SPT_SETS', str(tmp_path / 'sets'))
   monkeypatch.setenv('LRA_SPT_CACHE', str(tmp_path / 'programs'))
 
@@ -57,8 +57,8 @@ def test_a_workdir_that_another_process_trains_in(gcs, bucket, cheap):
 
 @pytest.mark.parametrize('writing', ['metrics.jsonl', 'latest/2/state/manifest.ocdbt'])
 def test_a_run_that_loses_its_lease(gcs, bucket, cheap, dead_owner, monkeypatch, writing):
-  """While it writes, its machine sleeps for so long that another process follows. Nothing but what was on its
-  way arrives after that, and arrays that make no checkpoint."""
+  """The machine sleeps in the middle of a write, until another process has taken over. After that only files
+  arrive that were already on their way, and arrays that make no checkpoint."""
   now, slept, then = leases._now, [0.0], {}
   monkeypatch.setattr(leases, '_now', lambda: now() + slept[0])
 
@@ -120,7 +120,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_called_damaged(gcs, bucket, ch
     assert 'damaged' not in sentence
 
 
-@pytest.mark.slow  # on a disk it runs always
+@pytest.mark.slow  # the test of this on a disk always runs
 def test_runs_share_their_pretraining(gcs, bucket, cheap):
   store = f'--stages=gs://{bucket}/stages'
   assert cheap('runs/one', store, argument='regime=masked')[0] == 0
@@ -140,7 +140,7 @@ def test_runs_share_their_pretraining(gcs, bucket, cheap):
 
 @pytest.mark.slow
 def test_runs_of_one_program(gcs, bucket, cheap):
-  """Two that differ in their finetuning alone, after one pretraining."""
+  """The two runs share one pretraining and differ only in their finetuning."""
   flags = ('--config.runtime.members=2', '--config.finetune.optimizer.lr=1e-4,1e-3')
   status, said = cheap('runs', *flags, argument='regime=masked')
   assert status == 0, said
@@ -161,11 +161,11 @@ def test_what_is_written_to_folders_only(gcs, cheap, flag):
 
 @pytest.fixture(scope='module')
 def shaken(gcs_server, start_training, tiny_data, tmp_path_factory):
-  """The bucket of a masked run, from start to end through kills and faults, with its data in it.
+  """The bucket of a finished masked run, with its data, that was killed twice and met faults of the server.
 
-  It is killed in pretraining, and in finetuning when all of a checkpoint is there but the mark that it is
-  whole. Of its requests every 90th is refused, every 111th done and not answered, so that it is sent again,
-  and every 40th late.
+  The first kill is in pretraining. The second is in finetuning, when all of a checkpoint is there except the
+  file that marks it as complete. Every 90th request is refused, and every 40th is late. Every 111th is done
+  but not answered, so that it is sent again.
   """
   name, count = 'shaken', itertools.count(1)
   gcs_server.upload(name, tiny_data, 'data')
@@ -193,7 +193,7 @@ def shaken(gcs_server, start_training, tiny_data, tmp_path_factory):
 
 
 def test_a_killed_run_is_the_undisturbed_one(gcs, shaken, undisturbed, trajectory, tmp_path):
-  """The same losses as in a folder without any trouble, bit by bit, and the same predictions."""
+  """Losses and predictions are bit for bit those of a run in a folder, without kills and faults."""
   gcs.download(shaken, 'runs/one', tmp_path)
   found, expected = trajectory(tmp_path), trajectory(undisturbed)
   assert found.keys() == expected.keys()
@@ -216,12 +216,12 @@ def test_report_doctor_and_evaluate(gcs, shaken, tmp_path, monkeypatch, capsys):
   assert 'Equal: result.json says' in capsys.readouterr().out
   run = lra_spt.load_run(f'{runs}/one', 'pretrain')
   assert run.step > 0
-  gcs.download(shaken, 'runs/one', tmp_path / 'copy')  # and a copy of it in a folder is as good
+  gcs.download(shaken, 'runs/one', tmp_path / 'copy')  # a copy in a folder is good too
   assert cli.main(['doctor', f'--workdir={tmp_path / "copy"}']) == 0
 
 
 def test_flipped_bytes_are_found(gcs, shaken, capsys):
-  """One bit of the largest object of each kind: of a letter in JSON, else in the middle."""
+  """One bit flips in the largest object of each kind: in a letter of result.json, else in the middle."""
   expected = {
     'result.json': 'result.json was edited or damaged',
     'predictions.npz': 'predictions.npz was edited or damaged',
@@ -237,7 +237,7 @@ def test_flipped_bytes_are_found(gcs, shaken, capsys):
   try:
     assert cli.main(['doctor', runs]) == 1
     said = capsys.readouterr().out
-    for part in ('result.json', 'metrics.jsonl', 'checkpoints/best/'):  # it speaks for the predictions
+    for part in ('result.json', 'metrics.jsonl', 'checkpoints/best/'):  # it holds the checksum of predictions
       assert expected[part] in said
     result = shaken, 'runs/one/result.json'
     gcs.objects[result] = before[result]
@@ -251,7 +251,7 @@ def test_flipped_bytes_are_found(gcs, shaken, capsys):
 def test_processes_that_share_nothing_but_a_bucket(
   gcs, bucket, start_training, tiny_data, undisturbed, trajectory, tmp_path
 ):
-  """Two that split parameters, each with its own copy of the set; one is killed, and both start again."""
+  """Two processes split the parameters, and each has a copy of the set. One is killed; both start again."""
   gcs.upload(bucket, tiny_data, 'data')
 
   def run(second_killed_at):

@@ -1,4 +1,4 @@
-"""The hash of user code: another one after an edit of any source that the class reaches, and only then."""
+"""The hash of user code changes after an edit of any source that the class reaches, and only then."""
 
 import ast
 import dataclasses
@@ -78,7 +78,7 @@ def test_how_python_runs_does_not_matter(hashed, tmp_path):
 
 
 def test_a_class_in_a_notebook(monkeypatch):
-  """Its source counts, and that of the functions that it names, but no other cell does."""
+  """The source of the class counts, and that of the functions that it names. Other cells do not count."""
 
   def cells(scale, shift, other):
     space = {'__name__': '__main__'}

@@ -1,4 +1,4 @@
-"""Encoders leave as safetensors; others start from them, bit for bit, as other runs; bad files are named."""
+"""Encoders are exported as safetensors, and other runs start from them bit for bit. Errors name bad files."""
 
 import dataclasses
 import json
@@ -64,7 +64,7 @@ def test_an_encoder_comes_back_bit_for_bit(exported, undisturbed, load, stage, r
   with safetensors.safe_open(exported[stage], 'numpy') as file:
     about = file.metadata()
   assert (about['task'], about['stage'], about['step']) == (run.config.task, stage, str(run.step))
-  assert about['flag'] == 'false'  # of tokens
+  assert about['flag'] == 'false'  # tokens need no flag of hidden values
   assert json.loads(about['model'])['width'] == run.config.model.width
 
 
@@ -107,7 +107,7 @@ def test_parameters_that_would_mean_something_else_are_refused(exported, load, k
     first_state(config)
 
 
-def test_how_a_mixer_starts_and_learns_is_no_other_model(tmp_path):
+def test_options_of_initialisation_and_learning_rate_do_not_make_another_model(tmp_path):
   model = {
     'mixer': {'name': 's5', 'state_size': 8, 'blocks': 2, 'ssm_lr': 0.1, 'dt_min': 0.1},
     'norm': 'batch',
@@ -123,8 +123,9 @@ def test_how_a_mixer_starts_and_learns_is_no_other_model(tmp_path):
   assert weights._of_header({'model': '[1'}) == weights._of_header({'model': '[1]'}) == {}
 
 
-def test_a_run_starts_from_it_wherever_it_lies(exported, undisturbed, load, tmp_path):
-  """It is another run than that from random numbers, and says by its content what it started from."""
+def test_a_run_starts_from_a_file_wherever_it_lies(exported, undisturbed, load, tmp_path):
+  """It is another run than one from random weights. Its config identifies the file by content, not by
+  path."""
   overrides = {
     'model.weights': str(exported['finetune']),
     'finetune.max_steps': 2,
@@ -143,7 +144,7 @@ def test_a_run_starts_from_it_wherever_it_lies(exported, undisturbed, load, tmp_
   moved = pathlib.Path(shutil.copy(exported['finetune'], tmp_path / 'moved.safetensors'))
   again = load('scratch', **(overrides | {'model.weights': str(moved)}))
   assert experiment.run(again, tmp_path / 'run', announce=lambda line: None) == result
-  # It is read when a run begins, and may go then.
+  # The file is read when a run begins, so it may be deleted then.
   gone = lambda line: moved.unlink(missing_ok=True)  # noqa: E731
   assert experiment.run(again, tmp_path / 'third', announce=gone)['config'] == result['config']
   assert not moved.exists()
@@ -164,7 +165,7 @@ def test_every_precision_of_a_file_becomes_float32(load, tmp_path, dtype):
 
 
 def test_the_flag_of_hidden_values_is_left_out(load, tmp_path):
-  """An embedding of masked pretraining on values has a row more than one of finetuning."""
+  """In masked pretraining on values, the embedding has one row more than in finetuning: that of the flag."""
   kernel = np.arange(6, dtype=np.float32).reshape(3, 2)
   weights.write(tmp_path / 'file', {'encoder': {'embed': {'kernel': kernel}}}, {}, {'flag': True})
   read = weights.read(tmp_path / 'file', resolve(load()).model)
@@ -239,7 +240,7 @@ def test_an_encoder_is_not_printed(undisturbed, capsys):
 
 @pytest.fixture
 def pythia(golden, load, repository, tiny_data, tmp_path):
-  """pythia(rows) -> (config of a tiny Pythia on tiny_listops, the file's embedding of so many tokens)."""
+  """pythia(rows) -> (config of a tiny Pythia on tiny_listops, the embedding of `rows` tokens in its file)."""
   load()  # registers the task
 
   def make(rows):
