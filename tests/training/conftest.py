@@ -1,4 +1,4 @@
-"""Stages for the tests of training: of the tiny config on one device, and some on batches made up here."""
+"""Stages for the tests of training: those of the tiny config, and those that train on generated batches."""
 
 import dataclasses
 
@@ -19,12 +19,12 @@ from lra_spt.training.loop import StageLoop
 from lra_spt.training.member import Member
 from lra_spt.training.step import StepProgram, train_steps
 
-KINDS = {'DIR': str, 'SECS': float, 'BYTES': int}  # of settings, by the end of their names
+KINDS = {'DIR': str, 'SECS': float, 'BYTES': int}  # types of settings, by the last word of the name
 
 
 @pytest.fixture(scope='module')
 def _compiled_once(compilation_cache):
-  """Programs that several stages have in common are compiled once."""
+  """Lets the stages of a module share compiled programs."""
   names = [name.lower() for name in compilation_cache]
   before = {name: getattr(jax.config, name) for name in names}
   for name, value in compilation_cache.items():
@@ -45,7 +45,7 @@ def make_stage(_compiled_once, tiny_data, repository):
     overrides = {key.replace('__', '.'): value for key, value in overrides.items()}
     config = loading.load(f'{repository}/tests/tiny_config.py:regime={regime}', overrides)
     built = build(resolve(config), name)
-    # Its random streams are those of finetuning, whatever it does, so that stages compare.
+    # The name of the stage chooses the random streams, so another objective does not change them.
     built = dataclasses.replace(built, objective=objective or built.objective)
     return StageLoop([Member(built, directory)], examples_lib.open_splits(built.task, tiny_data), mesh)
 
@@ -98,7 +98,7 @@ class Tiny:
     return jax.device_put(jax.tree.map(np.array, values), shardings)  # a copy, which training may donate
 
   def train(self, batches, *, chunk=None, steps=None, program=None):
-    """(final state, losses) as NumPy after the first `steps` batches, `chunk` a dispatch, on one device."""
+    """Trains the first `steps` batches on one device, `chunk` of them a dispatch; returns (state, losses)."""
     program = program or self.program
     length, rows = batches['weight'].shape
     steps, chunk = steps or length, chunk or length
@@ -107,7 +107,7 @@ class Tiny:
     with jax.set_mesh(mesh):
       state, losses = self.state(mesh), []
       for start in range(0, steps, chunk):
-        # As in the loop, chunks have one length whatever they run: one compiled program serves all.
+        # As in the loop, every chunk has the same length, so that one compiled program serves all.
         part = {name: np.roll(x, -start, axis=0) for name, x in batches.items()}
         placed = sharding.to_devices(part, mesh, rows, np.arange(rows), leading=1)
         count = min(chunk, steps - start)
@@ -119,7 +119,7 @@ class Tiny:
 
 @pytest.fixture(scope='session')
 def tiny():
-  """tiny(spec, stage, microbatches=1, **overrides) -> Tiny; spec is such as 'image.py:regime=masked'."""
+  """tiny(spec, stage, microbatches=1, **overrides) -> Tiny; an example of spec: 'image.py:regime=masked'."""
 
   def make(spec, stage, *, microbatches=1, **overrides):
     transformer = 'model=' not in spec or 'model=transformer' in spec

@@ -1,4 +1,4 @@
-"""Kernels prove themselves: planted ones that raise, that are wrong in value or gradient, that are slow."""
+"""Autotune leaves out kernels that raise or are wrong in value or gradient, and chooses the fastest other."""
 
 import dataclasses
 import functools
@@ -33,7 +33,7 @@ def _forget():
 
 
 class Clock:
-  """Advanced by what runs."""
+  """A clock that only the planted kernels advance."""
 
   def __init__(self):
     self.now = 0.0
@@ -47,7 +47,7 @@ class Clock:
 
 
 def planted(clock):
-  """An operation whose implementations are named after what is special about them."""
+  """An operation whose implementations are named after their defect or speed."""
 
   @jax.custom_vjp
   def badly_derived(x):
@@ -146,7 +146,7 @@ def test_choices_are_kept(tmp_path):
     '  nan is off by nan of the largest number: left out',
   ]
   assert selection.select(call_of('raises', 'plain', batch=7)) == 'plain'  # whatever the batch
-  assert selection.select(call_of('raises')) == 'raises'  # where what was proven cannot run
+  assert selection.select(call_of('raises')) == 'raises'  # the chosen one is no candidate here
   (kept,) = json.loads((tmp_path / 'cache' / autotune.FILE).read_text()).values()
   assert kept['sine: x  float32']['chosen'] == 'plain'
   lines.clear()
@@ -168,7 +168,8 @@ def test_choices_are_kept(tmp_path):
 
 
 def test_what_may_be_mended_is_tried_again(tmp_path):
-  """A lack of memory, and that nothing is correct, which another driver may change."""
+  """A kernel that lacked memory is tried again. So is an operation without a correct kernel, because another
+  driver may have one."""
   mesh, lines = sharding.make_mesh(devices=jax.devices()[:1]), []
   sine = planted(Clock())
 
@@ -322,7 +323,7 @@ def test_the_config_names_the_transforms_of_mixers_that_convolve(mixer, monkeypa
 
 
 def test_a_run_trains_with_what_proved_itself(tiny_config, tiny_data, tmp_path, monkeypatch):
-  """A planted kernel is the platform's first: one that does not compile is left out, and the run says so."""
+  """The first kernel of the platform does not compile here: it is left out, and the run names it."""
 
   @jax.custom_vjp
   def kernel(q, k, v):
@@ -341,7 +342,7 @@ def test_a_run_trains_with_what_proved_itself(tiny_config, tiny_data, tmp_path, 
   settings = loading.load(f'{tiny_config}:regime=scratch', runtime | short)
   tried, lines = settings.copy_and_resolve_references(), []
   tried.runtime.prove_kernels = False
-  with pytest.raises(ValueError, match='Only interpret mode is supported on CPU'):  # what proving is for
+  with pytest.raises(ValueError, match='Only interpret mode is supported on CPU'):  # fails unproven
     experiment.run(tried, tmp_path / 'unproven', announce=lines.append)
   result = experiment.run(settings, tmp_path / 'run', announce=lines.append)
   ((call, name),) = result['stages']['finetune']['kernels'].items()

@@ -1,4 +1,4 @@
-"""Saving, keeping, restoring, and damage."""
+"""Checkpoints are saved, kept, deleted and restored, and damaged ones are refused."""
 
 import contextlib
 import errno
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptio
 
 @pytest.fixture(autouse=True)
 def collected():
-  """Collects what Orbax leaves behind of a failed restore in its own test, not in a later one."""
+  """Collects the coroutines of a failed restore in the same test, so that no later test reports them."""
   yield
   gc.collect()
 
@@ -73,7 +73,7 @@ def open_checkpoints():
 
 @pytest.fixture(scope='module')
 def saved(tmp_path_factory):
-  """A folder with a saved state, to be copied, and the state."""
+  """(a folder with a saved state, the state); tests that change the folder copy it first."""
   folder, state = tmp_path_factory.mktemp('saved'), make_state(5, sharding.make_mesh())
   checkpoints = Checkpoints(folder)
   checkpoints.save_latest(state)
@@ -144,7 +144,7 @@ def largest_file():
 
 
 def wait_for_writers(folder):
-  """Returns when threads of TensorStore have ended the writes of a save that has failed."""
+  """Waits until threads of TensorStore have ended the writes of a save that failed."""
   before, found = None, sorted(folder.rglob('*'))
   while found != before:
     time.sleep(0.5)
@@ -152,7 +152,7 @@ def wait_for_writers(folder):
 
 
 def test_a_save_that_fails_is_a_sentence(open_checkpoints, largest_file, tmp_path, capfd):
-  """TensorStore raises RESOURCE_EXHAUSTED and the like, and Orbax's threads print tracebacks."""
+  """TensorStore would raise its own errors, and threads of Orbax would print tracebacks."""
   states = {step: make_state(step, sharding.make_mesh()) for step in (5, 6, 7)}
   checkpoints = open_checkpoints(tmp_path)
   checkpoints.save_latest(states[5])
@@ -211,7 +211,7 @@ def test_the_one_before_stays_until_the_new_one_is_on_the_disk(open_checkpoints,
 
 
 def test_the_best_before_stays_until_latest_records_the_new_one(open_checkpoints, largest_file, tmp_path):
-  """A run that ends between the two saves comes back to the new one, and may end again while it writes it."""
+  """A run may end between the saves of `best` and `latest`, and again while it repeats the save of `best`."""
   states = {step: make_state(step, sharding.make_mesh()) for step in (4, 8)}
   best = {step: {key: state[key] for key in checkpoints_lib.BEST_KEYS} for step, state in states.items()}
   checkpoints = open_checkpoints(tmp_path)
@@ -226,7 +226,7 @@ def test_the_best_before_stays_until_latest_records_the_new_one(open_checkpoints
   checkpoints.save_best(states[8])
   largest_file(8192)
   with pytest.raises(FileAccessError, match='best/8 could not be written'):
-    checkpoints.save_best(states[8])  # which Orbax deletes first
+    checkpoints.save_best(states[8])  # Orbax deletes the old step 8 first
   largest_file(resource.RLIM_INFINITY)
   wait_for_writers(tmp_path / 'best')
 
@@ -251,7 +251,7 @@ def test_a_later_best_takes_the_place_of_one_that_is_gone(open_checkpoints, tmp_
 
 
 def test_late_reports_of_a_failed_save_are_not_printed(monkeypatch):
-  """TensorStore's, to a loop that is closed; everything else is."""
+  """TensorStore reports such a save to an event loop that is closed. Other errors are still printed."""
   shown = []
   monkeypatch.setattr(sys, 'unraisablehook', shown.append)
   checkpoints_lib._quieten_threads.cache_clear()
@@ -298,7 +298,7 @@ def test_damage_is_one_sentence(open_checkpoints, saved, tmp_path, damage, patte
 
 
 def test_a_flipped_bit_is_refused_or_harmless(saved, tmp_path):
-  """Orbax itself loads most of these without a word."""
+  """Without digests, Orbax loads most of these files without an error."""
   folder, rng, refused = tmp_path / 'stage' / 'checkpoints', np.random.default_rng(0), 0
   shutil.copytree(saved[0], folder)
   files = [path for path in (folder / 'latest' / '5').rglob('*') if path.is_file()]

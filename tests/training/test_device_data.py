@@ -1,4 +1,4 @@
-"""A training set on the devices: bit for bit the batches of the host pipeline, however many share it."""
+"""A training set on devices gives bit for bit the batches of the host, however many devices share it."""
 
 import json
 import re
@@ -15,14 +15,14 @@ from lra_spt.distributed import processes, sharding
 from lra_spt.training import device_data
 from lra_spt.training.step import train_steps
 
-COUNT, BATCH, SEED = 45, 16, 3  # 45 examples on 8 devices: 6 each, 3 of the last one are copies
+COUNT, BATCH, SEED = 45, 16, 3  # 8 devices hold 6 each: 3 are copies
 # Tokens, bytes, colours, pairs, samples of sound, and real numbers with real labels.
 TASKS = ('listops', 'image', 'scifar', 'retrieval', 'speech_commands', 'bidmc_hr')
 MESHES = ((1, 1, 1), (8, 1, 1), (2, 2, 2), (1, 1, 8))
 
 
 class InMemory:
-  """Stands in for `Examples`: any bits that the dtypes of a task can hold, NaN and -0 among them."""
+  """Stands in for `Examples`, with random bits in the dtypes of the task: NaN and -0 are among them."""
 
   def __init__(self, task):
     rng, shapes = np.random.default_rng(0), task.batch(COUNT)
@@ -102,7 +102,8 @@ def test_only_rows_of_the_batch_move(examples, shape):
 
 @pytest.mark.slow
 def test_the_optimiser_leaves_the_bits_alone(tiny):
-  """With all optimisations of XLA, which most tests save: losses and parameters of both kinds of chunks."""
+  """With all optimisations of XLA, which other tests switch off, chunks from the host and from the devices
+  give the same losses and parameters."""
   stage, mesh = tiny('listops.py:model=transformer,regime=masked', 'finetune'), mesh_of((1, 1, 1))
   examples = InMemory(stage.built.task.with_inputs(length=24))
   content = examples._content
@@ -164,7 +165,7 @@ def test_cpu_devices_share_the_memory_of_their_host():
 
 
 def test_placement_changes_nothing_about_a_stage(make_stage, tmp_path):
-  """Chunks that evaluations and checkpoints cut short; losses, metrics and parameters, bit for bit."""
+  """Evaluations and checkpoints cut chunks short. Losses, metrics and parameters are the same bit for bit."""
   results, lines = {}, {}
   for placement in ('host', 'device'):
     stage = make_stage(tmp_path / placement, 'pretrain', runtime__placement=placement, pretrain__epochs=2.0)
@@ -181,7 +182,7 @@ def test_placement_changes_nothing_about_a_stage(make_stage, tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_with_the_other_placement(undisturbed, train, trajectory, tmp_path):
-  """Two devices share the set; what goes on from the host has the losses of a run that never died."""
+  """Two devices share the set until the kill. The run continues from the host with the same losses."""
   workdir = tmp_path / 'run'
   train(workdir, '--config.runtime.placement=device', killed_at='logged:pretrain:11')
   train(workdir, '--config.runtime.placement=host')

@@ -21,7 +21,7 @@ N = 13
 
 
 class Made:
-  """13 examples in memory, with what evaluation asks of `examples_lib.Examples`."""
+  """13 examples in memory, with the methods of `examples_lib.Examples` that evaluation calls."""
 
   def __init__(self, task, batches):
     self.task, self.split = task, 'validation'
@@ -112,7 +112,7 @@ def test_a_metric_that_is_not_defined_is_none_with_its_reason(stages):
 
 def test_an_own_metric_may_be_undefined(stages):
   @struct.dataclass
-  class Recall(Mean):  # of a class of which there is no example
+  class Recall(Mean):  # the class has no example
     def compute(self):
       return self.total / self.count
 
@@ -127,7 +127,7 @@ def test_an_own_metric_may_be_undefined(stages):
   assert measured.undefined == {'recall': 'recall is nan over these examples'}
 
 
-def test_a_split_of_which_nothing_is_hidden_is_said_so(stages):
+def test_a_split_in_which_nothing_is_hidden_is_an_error(stages):
   chosen, examples, state = stages['image']
   objective = dataclasses.replace(chosen.built.objective, mask_rate=1e-30)
   rare = types.SimpleNamespace(built=dataclasses.replace(chosen.built, objective=objective))

@@ -12,7 +12,7 @@ from lra_spt.config.regimes import get_regime
 from lra_spt.report.runs.arm_key import REGIMES
 from lra_spt.report.statistics import intervals
 
-SMALL = {  # as deep as in the demo, but half as wide: with one layer some recurrences as drawn do as well
+SMALL = {  # half as wide as the demo, but as deep: with one layer some untrained recurrences do as well
   'model.width': 32,
   'finetune.batch_size': 20,
   'finetune.optimizer.lr': 3e-3,
@@ -23,8 +23,8 @@ SMALL = {  # as deep as in the demo, but half as wide: with one layer some recur
 }
 ONE_SYSTEM_A_CHANNEL = dict.fromkeys(('s4', 's4d'), {'model.mixer.copies': 0})
 STEPS, MOMENT = 200, 'logged:finetune:144'  # between the checkpoints of 120 and 160
-SHORT = {'reformer': {'model.mixer.chunk': 8}}  # whose values are above the 24 positions of the small ListOps
-MIXERS = sorted({*mixers.ROWS} - {'none'})  # that one is no model
+SHORT = {'reformer': {'model.mixer.chunk': 8}}  # its default is longer than the 24 positions of small ListOps
+MIXERS = sorted({*mixers.ROWS} - {'none'})  # a block without a mixer is no model
 
 
 def regimes(mixer):
@@ -52,7 +52,7 @@ def assert_loss_falls(mixer, workdir, regime):
   found = losses(workdir)
   assert set(found) == ({'pretrain', 'finetune'} if get_regime(regime).objective else {'finetune'})
   for stage, values in found.items():
-    assert len(values) >= STEPS // 20  # a dispatch of several steps has one line
+    assert len(values) >= STEPS // 20  # a dispatch of several steps writes one line
     assert np.isfinite(values).all()
     print(f'{mixer}, {regime}, {stage}: {np.mean(values[:3]):.3f} -> {np.mean(values[-3:]):.3f}')
     assert np.mean(values[-3:]) < np.mean(values[:3])
@@ -66,9 +66,10 @@ def stripe_data(tmp_path_factory):
 
 
 def answers(model, data_dir, workdir, **values):
-  """(right answers, bool [N]; share of the commonest label) on the test images of the demo, from scratch.
+  """Trains a small model from scratch; returns (right answers on the demo's test images, bool [N]; share of
+  the commonest label).
 
-  The model is small and has the causal form, if there is one, because most recurrences then cost half.
+  It has the causal form, if there is one, because most recurrences then cost half.
   """
   form = ',causal=true' if mixers.has_causal_form(model) else ''
   values = SMALL | {'runtime.data_dir': str(data_dir)} | values
@@ -82,7 +83,7 @@ def answers(model, data_dir, workdir, **values):
 @pytest.mark.slow
 @pytest.mark.parametrize('mixer', MIXERS)
 def test_the_task_of_the_demo(mixer, stripe_data, tmp_path):
-  """It answers better than a constant and, on the same images, better than with its mixer as drawn."""
+  """A model answers better than a constant and, on the same images, better than with its mixer untrained."""
   name = 'transformer' if mixer == 'attention' else mixer
   values = ONE_SYSTEM_A_CHANNEL.get(mixer, {})
   right_N, constant = answers(name, stripe_data, tmp_path / 'trained', **values)

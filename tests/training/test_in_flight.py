@@ -1,4 +1,4 @@
-"""The work that devices get ahead is bounded by time, and the first lines of a run say how long it takes."""
+"""The steps that are dispatched ahead are bounded by time, and a run says early how long it takes."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from lra_spt.training.monitoring import hooks
 
 
 class Device:
-  """A device whose steps take so many seconds of a clock; waiting moves the clock on."""
+  """A device whose steps take `step_seconds` of a fake clock. The clock advances when the host sleeps."""
 
   def __init__(self, monkeypatch, step_seconds):
     self.now, self.free, self.step_seconds, self.most = 0.0, 0.0, step_seconds, 0.0
@@ -39,7 +39,7 @@ class Device:
   [(7.0, 7.0, 1), (0.9, 2.0, 1), (0.28, 2.0, 3), (0.01, 2.0, 8)],
 )
 def test_no_more_is_in_flight_than_a_step_or_two_seconds(monkeypatch, step_seconds, most, at_once):
-  """A device that is fast never waits for the host; one whose steps are slow gets them one by one."""
+  """A fast device never waits for the host. A slow device gets its steps one by one."""
   device, ahead = Device(monkeypatch, step_seconds), in_flight.InFlight('training steps')
   for i in range(60):
     steps = ahead.at_once(8)
@@ -47,7 +47,7 @@ def test_no_more_is_in_flight_than_a_step_or_two_seconds(monkeypatch, step_secon
     before = device.free - device.now
     ahead.add(device.dispatch(steps), steps)
     if i > 5 and step_seconds < 1:
-      assert before > -0.06  # one look at most
+      assert before > -0.06  # the device is idle for one poll of the host at most
   assert device.most <= most * 1.2
   assert ahead.at_once(8) == at_once
   assert ahead.seconds == pytest.approx(step_seconds, rel=0.2)
@@ -70,7 +70,7 @@ def test_the_first_step_is_left_out_of_the_speed(monkeypatch):
 
 
 def test_slow_steps_change_no_number(make_stage, monkeypatch, tmp_path):
-  """Chunks are given out step by step: the same lines, the same parameters, bit for bit."""
+  """If chunks are dispatched step by step, lines and parameters are the same bit for bit."""
   lines, states = [], []
   for name, at_once in (('fast', lambda self, most: most), ('slow', lambda self, most: 1)):
     monkeypatch.setattr(in_flight.InFlight, 'at_once', at_once)
@@ -87,7 +87,8 @@ def test_slow_steps_change_no_number(make_stage, monkeypatch, tmp_path):
 
 
 def test_a_signal_waits_for_one_slow_step(make_stage, monkeypatch, tmp_path, capfd):
-  """A step in flight is finished, none is started after the signal, and the sentence names what it is."""
+  """The step in flight is finished, and none starts after the signal. The message names the steps in
+  progress."""
   given = []
 
   def dispatch(state, chunk, count, key):
@@ -111,7 +112,7 @@ def test_a_signal_waits_for_one_slow_step(make_stage, monkeypatch, tmp_path, cap
   'batches, where', [(2, 'stopped at step 6'), (6, 'stopped at step 18'), (8, 'on the validation split')]
 )
 def test_a_validation_ends_when_asked_and_is_made_up_for(make_stage, monkeypatch, tmp_path, batches, where):
-  """The resumed stage starts with it, so its lines are those of a stage that was left alone."""
+  """The resumed stage starts with this validation, so its lines are those of an uninterrupted stage."""
   limits = {'finetune__evaluate_every': 6, 'finetune__patience': 3}
   (alone,) = make_stage(tmp_path / 'alone', **limits).run()
   asked = []
@@ -130,7 +131,7 @@ def test_a_validation_ends_when_asked_and_is_made_up_for(make_stage, monkeypatch
 
 
 def in_validation(asked):
-  """Counts how often an evaluation asked; the loop gets 0."""
+  """Counts the questions of evaluations whether to end; returns 0 to the loop, so that it continues."""
   if sys._getframe(2).f_code.co_name == 'of_each':
     asked.append(1)
     return len(asked)
@@ -149,7 +150,7 @@ def stage_of(steps, flops, max_seconds=0.0):
 
 
 def test_the_first_line_is_about_the_whole_run(capsys, monkeypatch):
-  """The stage that runs, the one after it and validations; a limit of time bounds its stage."""
+  """The estimate has this stage, the next one and the validations. max_seconds bounds its stage."""
   stages = [stage_of(100, 30), stage_of(50, 60)]
   # Of 100 examples one epoch has 10 steps; a validation of 20 examples costs 20 forward passes.
   first, second = 100 * 30 + 10 * 20 * 1, 50 * 60 + 5 * 20 * 2
@@ -177,7 +178,7 @@ def test_the_first_line_is_about_the_whole_run(capsys, monkeypatch):
 
 
 def test_no_speed_counts_compilation(capsys, monkeypatch):
-  """The first ETA too, though a validation was compiled before it."""
+  """The first ETA does not count it either, though a validation was compiled before that line."""
   now, compiled = [0.0], [0.0]
   monkeypatch.setattr(time, 'monotonic', lambda: now[0])
   progress = hooks.ReportProgress(

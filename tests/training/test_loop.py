@@ -32,12 +32,12 @@ def steps_in(folder):
 
 
 def fake_metrics(monkeypatch, stage, values, losses=None):
-  """Validation yields these accuracies and losses in turn; returns the parameters that were evaluated, by
-  step."""
+  """Lets validations yield these accuracies and losses in turn. Returns a dict that collects the evaluated
+  parameters by step."""
   evaluated, remaining, losses = {}, iter(values), iter(losses or [1.0] * len(values))
 
   def evaluate(state, examples, seeds, redraw=None, whole=False):
-    assert whole == (examples is not stage.validation)  # of curves nothing is left out
+    assert whole == (examples is not stage.validation)  # curves use all examples
     evaluated[int(state['step'])] = jax.tree.map(np.array, state['params'])
     return [Measured({'accuracy': next(remaining), 'loss': next(losses)})]
 
@@ -46,7 +46,7 @@ def fake_metrics(monkeypatch, stage, values, losses=None):
 
 
 class StateRecorder:
-  """Stands in for the jitted dispatch: counts calls, moves the step on and leaves the rest as it is."""
+  """Stands in for the jitted dispatch: counts calls and steps, and leaves the rest of the state as it is."""
 
   def __init__(self, monkeypatch):
     self.calls = 0
@@ -61,7 +61,7 @@ class StateRecorder:
 
 @pytest.fixture
 def idle(monkeypatch):
-  """Training that only counts steps: for tests of what stands around it."""
+  """Training that only counts steps, for tests of the loop around it."""
   return StateRecorder(monkeypatch)
 
 
@@ -152,7 +152,7 @@ class Lowest(Classification):
   ],
 )
 def test_direction_and_ties_of_the_selection(make_stage, idle, monkeypatch, tmp_path, kind, values, best):
-  """The first of equal metrics wins; the last value is that of the final evaluation of the best."""
+  """The first of equal metrics wins. The fourth value is for the final evaluation of the best step."""
   stage = make_stage(tmp_path)
   stage = make_stage(tmp_path, objective=kind(stage.objective.task))
   fake_metrics(monkeypatch, stage, values)
@@ -206,7 +206,7 @@ def test_a_reader_that_goes_away_costs_no_evaluation(make_stage, idle, monkeypat
 
 @pytest.mark.parametrize('step, evaluated', [(4, []), (6, [6]), (18, [6, 12, 18])])
 def test_asked_to_end_when_an_evaluation_is_due(make_stage, monkeypatch, tmp_path, step, evaluated):
-  """It is made, since the resumed stage goes on after it; at the end nothing is left to interrupt."""
+  """The evaluation is made, because the resumed stage starts after it. The last step is not interrupted."""
   recorder = StateRecorder(monkeypatch)
   stage = make_stage(tmp_path, runtime__steps_per_dispatch=1)
   fake_metrics(monkeypatch, stage, [0.5] * 4)
@@ -222,7 +222,7 @@ def test_asked_to_end_when_an_evaluation_is_due(make_stage, monkeypatch, tmp_pat
 
 
 def test_a_limit_of_time_that_passed_before_any_evaluation(make_stage, monkeypatch, tmp_path):
-  """Saved just then, the stage goes on to its first evaluation: without one nothing is best."""
+  """A stage that is resumed after its limit trains one more step and evaluates, since `best` needs one."""
   recorder = StateRecorder(monkeypatch)
   stage = make_stage(tmp_path, runtime__steps_per_dispatch=1, finetune__max_seconds=1000.0)
   fake_metrics(monkeypatch, stage, [])
@@ -238,7 +238,7 @@ def test_a_limit_of_time_that_passed_before_any_evaluation(make_stage, monkeypat
 
 
 def test_a_limit_of_time_is_of_each_member(make_stage, tmp_path):
-  """The first has had its time before: it is evaluated and ends; the other is evaluated as it is alone."""
+  """The first member has used its time: it is evaluated and ends. The other trains as it does alone."""
   limits = {'finetune__max_seconds': 1000.0, 'runtime__steps_per_dispatch': 1}
   alone = make_stage(tmp_path / 'alone', **limits)
   members = [make_stage(tmp_path / name, **limits).members[0] for name in ('first', 'other')]
@@ -266,7 +266,7 @@ def latest_of(member):
     return saved.load_latest(member.built.abstract_state(mesh))
 
 
-def test_so_many_training_examples_are_evaluated(make_stage, monkeypatch, tmp_path):
+def test_the_number_of_evaluated_training_examples_is_exact(make_stage, monkeypatch, tmp_path):
   stage = make_stage(tmp_path)
   count = next(n for n in range(1, 300) if int(n / 200 * 200) != n)
 
@@ -288,7 +288,7 @@ def test_so_many_training_examples_are_evaluated(make_stage, monkeypatch, tmp_pa
 
 
 def test_steps_per_dispatch_changes_nothing(make_stage, tmp_path):
-  """1, 3 and 8 steps a dispatch: the same evaluations at the same steps, the same losses between them."""
+  """With 1, 3 and 8 steps a dispatch, evaluations are at the same steps and losses are the same."""
   seen = {}
   for steps in (1, 3, 8):
     folder = tmp_path / str(steps)
@@ -328,7 +328,7 @@ def test_save_restore_identical_metrics(make_stage, tmp_path):
 
 
 def test_non_finite_numbers_stop_the_stage(make_stage, tmp_path):
-  """After a good first epoch the rate jumps to 1e38: the stage ends, and what it saved is the good state."""
+  """After a good first epoch the learning rate jumps by 1e35. The stage ends, and its checkpoint is good."""
   jump = {
     'finetune__schedule__name': 'multistep',
     'finetune__schedule__milestones': (1,),
@@ -348,14 +348,14 @@ def test_non_finite_numbers_stop_the_stage(make_stage, tmp_path):
   assert lines_of(tmp_path, 'validation')[-1]['step'] == 6
   assert '--pretrained' not in str(error.value)
   again = make_stage(tmp_path, **jump)
-  again.members[0].advice = ' and --pretrained=RUN'  # as after a pretraining, which is whole
+  again.members[0].advice = ' and --pretrained=RUN'  # as after a good pretraining
   with pytest.raises(loop.NonFiniteError, match=f'at step {step} .* another --workdir and --pretrained=RUN '):
     again.run()
 
 
 @pytest.mark.parametrize('where', ['initial values', 'weights that the stage started from'])
 def test_weights_that_are_not_finite_are_named(make_stage, tmp_path, where):
-  """The gradient is not finite in other parameters too, so the one that the step met first says little."""
+  """The gradients of other parameters are not finite either, so the message must name the broken weights."""
   stage = make_stage(tmp_path)
   (member,) = stage.members
 
@@ -395,7 +395,7 @@ def test_plateau_counters_survive_a_restart(make_stage, idle, monkeypatch, tmp_p
 
 
 def test_progress_is_lines_without_a_terminal(capsys, monkeypatch):
-  """One at every evaluation, and one at least every minute."""
+  """There is a line at every evaluation, and at least one a minute."""
   now = [100.0]
   monkeypatch.setattr(time, 'monotonic', lambda: now[0])
   progress = ReportProgress('finetune', total=2000, initial=0, batch_size=4, enabled=True)
@@ -422,7 +422,7 @@ def test_a_stage_that_only_time_ends_shows_no_end(capsys, monkeypatch):
 
 
 def test_speed_is_that_of_most_lines(capsys, monkeypatch):
-  """A step of 4 examples a second, but for an hour in which the machine slept, or compiled."""
+  """The speed is 4 examples a second, except for one hour in which the machine sleeps."""
   now = [0.0]
   monkeypatch.setattr(time, 'monotonic', lambda: now[0])
   progress = ReportProgress('finetune', total=10_000, initial=0, batch_size=4, enabled=True)
@@ -436,7 +436,7 @@ def test_speed_is_that_of_most_lines(capsys, monkeypatch):
   assert lines[-1] == 'finetune step 2,340/10,000: 4 examples/s, ETA 2.1 h'
 
 
-def test_progress_is_silent_when_told_so(capsys):
+def test_progress_can_be_switched_off(capsys):
   progress = ReportProgress('finetune', total=10, initial=0, batch_size=4, enabled=False)
   progress(5)
   progress.note(5, {'split': 'validation', 'loss': 1.0, 'seconds': 2.0})

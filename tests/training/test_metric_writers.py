@@ -1,4 +1,4 @@
-"""Metric files: what a restart keeps, and what readers find in them."""
+"""A restart keeps the lines of a metric file up to its checkpoint; readers find every line once."""
 
 import json
 import math
@@ -112,7 +112,7 @@ def test_other_processes_write_nothing(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_a_sentence_and_costs_no_line_before(tmp_path, capfd):
-  """Lines that did not fit are not written again at closing, and no thread prints."""
+  """Closing does not try again to write the lines that did not fit, and no thread prints an error."""
   threads = threading.active_count()
   writer = metric_writers.create_writer(tmp_path, 0, True)
   assert threading.active_count() == threads

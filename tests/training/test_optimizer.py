@@ -1,4 +1,4 @@
-"""AdamW against torch's formula, parameter groups, schedules against hand values, the plateau by hand."""
+"""AdamW agrees with torch's formula; schedules and the plateau agree with values computed by hand."""
 
 import math
 
@@ -36,7 +36,7 @@ def torch_adamw(p, grads, *, lr, weight_decay, betas=(0.9, 0.999), eps=1e-8):
 
 
 def run(spec, groups, params, grads, multipliers):
-  """Our updates, one per element of `grads`."""
+  """Returns the parameters after one of our updates for each element of `grads`."""
   control, opt = initial_control(spec, 'max'), transform(spec).init(params)
 
   @jax.jit
@@ -113,7 +113,7 @@ def test_cosine():
   )
   assert schedule.resolved(50) is schedule
   assert ScheduleSpec('constant').resolved(50) == ScheduleSpec('constant')
-  # A stage that ends inside its own warmup warms up to its end.
+  # A constant schedule needs no total_steps, also during its warmup.
   assert np.isfinite(multipliers(ScheduleSpec('constant', warmup_steps=10), [0, 5])).all()
   with pytest.raises(
     ValueError, match='warmup_steps is 10, but .* total_steps above warmup_steps, and its total_steps are 10'
@@ -190,7 +190,7 @@ def test_multistep():
 
 
 def reduce_on_plateau(values, mode, factor, patience, threshold=1e-4):
-  """torch.optim.lr_scheduler.ReduceLROnPlateau, cooldown 0, run by hand: the scale after every evaluation."""
+  """Returns the scale after every evaluation, as torch's ReduceLROnPlateau with cooldown 0 computes it."""
   best, bad, scale, scales = None, 0, 1.0, []
   for value in values:
     if best is None or (value > best * (1 + threshold) if mode == 'max' else value < best * (1 - threshold)):
@@ -229,7 +229,7 @@ def test_plateau_and_best(mode):
 
 @pytest.mark.parametrize('mode', ['max', 'min'])
 def test_a_validation_without_a_score_is_compared_by_its_loss(mode):
-  """The plateau and the best step are those of the loss; any score is better than none."""
+  """Without a score, the loss decides on the plateau and on the best step. Any score is better than none."""
   losses = np.concatenate([[2e-9, 1e-9, 0.5, 0.6, 1e30], 0.4 + 0.3 * np.random.default_rng(0).random(9)])
   spec, schedule = OptimizerSpec(lr=1.0, weight_decay=0.0), ScheduleSpec('plateau', factor=0.2, patience=1)
   found = initial_control(spec, mode)

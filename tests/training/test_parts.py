@@ -1,4 +1,5 @@
-"""Partial transfer and freezing: what moves, what stays, and patterns that match nothing."""
+"""Partial transfer and freezing: chosen parameters are copied or stay; patterns without a match are
+refused."""
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +65,7 @@ def test_frozen_parameters_stay_and_the_others_train(tiny, make_batches, shape):
     assert np.array_equal(old, new) == ('/mixer_norm/' in name), name
   mean = by_name(after['opt'].mu)
   assert {name for name, value in mean.items() if not value.any()} >= frozen
-  # The gradient's norm is that of the parameters that train.
+  # Frozen parameters have no part in the norm of the gradient.
   squares = sum(float((value.astype(np.float64) ** 2).sum()) for value in mean.values())
   assert float(records['gradient_norm'][0]) == pytest.approx(np.sqrt(squares) / 0.1, rel=1e-4)
 

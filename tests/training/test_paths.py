@@ -1,4 +1,4 @@
-"""Every letter of a path stands for itself: a folder works, or is refused before anything is made."""
+"""Paths are taken literally: a folder with any name works, or is refused before a file is written."""
 
 import os
 import pathlib
@@ -83,7 +83,7 @@ def saved(folder, step):
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # of Orbax
 @pytest.mark.parametrize('name', ['[1]', '**', ' #%20~\n'])
 def test_checkpoints_are_those_of_the_folder(tmp_path, name):
-  """Beside the folder lies another, which its name would match as a pattern."""
+  """If the name of the folder were read as a pattern, it would match the other folder too."""
   saved(tmp_path / '1', 1)
   abstract = saved(tmp_path / name, 2)
   checkpoints = store.Checkpoints(tmp_path / name)

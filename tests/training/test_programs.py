@@ -1,4 +1,4 @@
-"""Runs of one process share what they compile, and only what is the same program."""
+"""Runs of one process share compiled programs, but only where the programs are the same."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ def test_seeds_share_their_programs(tiny_config):
   assert train_steps(program(one)) is train_steps(program(other))
   assert evaluation_step(one.model, one.objective) is evaluation_step(other.model, other.objective)
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
-  with jax.set_mesh(mesh):  # and yet begin with values of their own
+  with jax.set_mesh(mesh):  # their initial values differ all the same
     states = [stage.fresh_state(mesh)['params']['head'] for stage in (one, other, one)]
   kernels = [np.asarray(jax.tree.leaves(state)[-1]) for state in states]
   np.testing.assert_array_equal(kernels[0], kernels[2])
@@ -58,7 +58,7 @@ def test_other_programs_are_not_shared(tiny_config, overrides):
 
 
 def test_mixers_and_objectives_of_others_are_not_shared(tiny_config, monkeypatch):
-  """Their code may have changed in between."""
+  """User code may change between two runs of a process."""
 
   @register_mixer('of_another')
   class OfAnother(nnx.Module):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 MOMENTS = {
-  # that of step 8 may still be on its way
+  # the checkpoint of step 8 may not be complete yet
   'between checkpoints': ('logged:pretrain:11', 'pretrain', {6, 8}, None),
   'while a checkpoint is written': ('saving:pretrain:16', 'pretrain', {12}, [12]),
   'between best and latest': ('between:finetune:6', 'finetune', {4}, [6]),
@@ -17,7 +17,7 @@ MOMENTS = {
 
 
 def saved_steps(workdir, stage):
-  """(the newest step in `latest`, None where there is none yet; all in `best`)."""
+  """Returns (the newest step in `latest` or None, all steps in `best`)."""
   latest, best = (
     sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
     for name in ('latest', 'best')
@@ -29,7 +29,7 @@ def saved_steps(workdir, stage):
 
 @pytest.fixture(scope='module')
 def disturbed(train, tmp_path_factory):
-  """Workdir of a run that was killed at every moment, one after the other, and then finished."""
+  """Workdir of one run that was killed at each of MOMENTS in turn, and then finished."""
   workdir = tmp_path_factory.mktemp('disturbed') / 'run'
   for moment, stage, latest, best in MOMENTS.values():
     train(workdir, killed_at=moment)
@@ -69,7 +69,7 @@ def asked(start_training, train, tmp_path_factory):
   return workdir
 
 
-# Who was asked to end: also in tests/faults and tests/distributed/test_multi_process.py.
+# Runs that are asked to end are also tested in tests/faults and tests/distributed/test_multi_process.py.
 @pytest.mark.parametrize('name', ['disturbed', pytest.param('asked', marks=pytest.mark.slow)])
 def test_results_are_bitwise_the_same(undisturbed, name, request):
   disturbed = request.getfixturevalue(name)
@@ -86,7 +86,7 @@ def test_results_are_bitwise_the_same(undisturbed, name, request):
 
 
 def test_nothing_is_left_over(disturbed):
-  """No temporary folders of killed saves, one `latest` and one `best` per stage."""
+  """No temporary folder of a killed save is left, and each stage has its last and its best checkpoint."""
   assert saved_steps(disturbed, 'pretrain') == (18, [12])
   assert saved_steps(disturbed, 'finetune') == (18, [18])
   names = [name for _, folders, files in os.walk(disturbed) for name in folders + files]

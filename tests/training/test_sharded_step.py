@@ -1,5 +1,5 @@
-"""Eight devices agree with one; of activations they move only what mixers exchange where positions are split;
-under FSDP they gather parameters."""
+"""Eight devices agree with one. Activations move only where mixers exchange them because positions are split,
+and FSDP gathers parameters."""
 
 import collections
 import dataclasses
@@ -16,8 +16,8 @@ from lra_spt.training.optimizer import OptimizerSpec
 from lra_spt.training.step import train_steps
 
 ROWS, LENGTH, STEPS = 48, 40, 3
-# Width 32, heads 4, feed-forward 80, states 28, depth 2: no size of a parameter equals one that stems from
-# rows or length.
+# Width 32, heads 4, feed-forward 80, states 28, depth 2: no size of a parameter equals a size that is made of
+# rows or length, so sizes tell activations from parameters.
 SIZES = {'model.width': 32, 'model.dropout': 0.1}
 TRANSFORMER = SIZES | {'model.mixer.heads': 4, 'model.feed_forward': 80}
 NEIGHBOURS = TRANSFORMER | {'model.mixer.block': 5, 'runtime.remat': ''}
@@ -38,7 +38,7 @@ STAGES = {
   'mixture': ('listops.py:model=transformer_rotary,regime=mixture', 'pretrain', 2, TRANSFORMER),
   'hybrid': ('listops.py:model=lru-attention,regime=masked', 'pretrain', 2, HYBRID),
 }
-# A size of a parameter that FSDP gathers: of the gated output, or of S5's narrower gate; else feed-forward's.
+# A size that shows that FSDP gathers a parameter: that of the output gate, else of the feed-forward block.
 GATHERED = {'s4': 64, 'dlr': 64, 'longconv': 64, 's5': 32}
 CASES = [
   ('rotary', (1, 8, 1)),
@@ -62,8 +62,8 @@ CASES = [
     )
   ),
 ]
-# Positions split over 'seq': what the mixers of a step move, by the first array of each operation. Layers are
-# one loop, so that forward and backward are there once.
+# {(operation, shape of its first array): count} of what the mixers of a step move if positions are split over
+# 'seq'. Layers are one loop, so forward and backward pass appear once.
 EXCHANGES = [
   ('neighbours', (2, 1, 4), {('collective-permute', (24, 5, 4, 16)): 4}),
   ('s4', (2, 1, 4), {('all-to-all', (24, 10, 8)): 4}),
@@ -95,7 +95,8 @@ def stage(tiny):
     if name not in made:
       spec, part, microbatches, sizes = STAGES[name]
       chosen = tiny(spec, part, microbatches=microbatches, **sizes)
-      # Adam would divide rounding by rounding where gradients are 0 (key biases): this is gradient descent.
+      # These options make Adam gradient descent. Where gradients are 0 (key biases), Adam would divide one
+      # rounding error by another.
       descent = OptimizerSpec(lr=1e7, weight_decay=0.0, b1=0.0, b2=0.0, eps=1e8)
       made[name] = dataclasses.replace(chosen, program=dataclasses.replace(chosen.program, optimizer=descent))
     return made[name]
@@ -139,7 +140,7 @@ def assert_equal(sharded_params, sharded_losses, params, losses):
 
 
 def moved_shapes(text):
-  """[(operation, dims of its arrays)] of what moves between devices without being reduced."""
+  """Returns [(operation, shapes of its arrays)] of the operations that move arrays without a reduction."""
 
   def shapes(result):
     return [tuple(int(d) for d in dims.split(',') if d) for dims in re.findall(r'\w+\[([\d,]*)\]', result)]
@@ -160,11 +161,11 @@ def test_moved_shapes_reads_hlo():
 
 
 def moved_activations(text, params, microbatches, shards=1):
-  """Arrays that a program moves between devices: (those with a row or length dimension, others)."""
+  """Returns the arrays that move between devices: (those with a dimension of rows or length, others)."""
   microbatch = ROWS // microbatches
   rows = {ROWS, microbatch, ROWS // 8, microbatch // 8, ROWS // 4, microbatch // 4, ROWS // 2} - {1, 2, 3, 4}
   heads = {4 * n for n in rows}
-  lengths = {LENGTH, 48, LENGTH // shards}  # 48: in tiles
+  lengths = {LENGTH, 48, LENGTH // shards}  # 48: length in whole tiles
   activations = lengths | rows | heads | {n * length for n in rows for length in lengths}
   sizes = {d for leaf in jax.tree.leaves(params) for d in leaf.shape}
   assert not activations & sizes, 'choose sizes that tell activations from parameters'
@@ -183,7 +184,7 @@ def test_eight_devices_agree_with_one_and_gather_no_activation(stage, one_device
 
 
 def assert_gathers(text, params, name, shape, exchanges):
-  """Asserts that activations move in the exchanges of mixers alone, and that FSDP gathers parameters."""
+  """Asserts that activations move only in `exchanges`, and that FSDP gathers parameters."""
   moved, others = moved_activations(text, params, STAGES[name][2], shape[2])
   assert collections.Counter((operation, shapes[0]) for operation, shapes in moved) == exchanges
   if shape[1] > 1:

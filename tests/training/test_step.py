@@ -26,13 +26,12 @@ def assert_trees_close(a, b, **tolerance):
   ],
 )
 def test_accumulated_gradients_equal_the_full_batch(tiny, make_batches, spec, stage):
-  """With dropout and masks, which belong to rows; plain gradient descent, so that the gradients themselves
-  are compared."""
+  """Dropout and masks are drawn per row, so they are the same in microbatches. Plain gradient descent shows
+  the gradients themselves."""
   results = []
   for microbatches in (1, 4):
     stage_ = tiny(spec, stage, microbatches=microbatches, **{'model.dropout': 0.2})
-    # Adam would divide the gradients by their own size: with b1 = b2 = 0 and a huge eps it is gradient
-    # descent.
+    # Adam divides gradients by their size. With b1 = b2 = 0 and a huge eps it is gradient descent.
     descent = OptimizerSpec(lr=1e8, weight_decay=0.0, b1=0.0, b2=0.0, eps=1e8)
     program = dataclasses.replace(stage_.program, optimizer=descent)
     results.append(
@@ -84,7 +83,7 @@ def test_a_non_finite_step_changes_nothing_from_there(trained):
     stage.program, objective=PoisonedObjective(stage.program.objective, poisoned_example)
   )
   before, before_losses = stage.train(batches, steps=2, program=program)
-  for chunk in (4, 2):  # the failure in the middle of a dispatch, and dispatches after the one that failed
+  for chunk in (4, 2):  # the third step is in the middle of a dispatch, or the first of one
     state, losses = stage.train(batches, chunk=chunk, program=program)
     np.testing.assert_array_equal(losses[:2], before_losses)
     assert np.isfinite(losses[:2]).all()

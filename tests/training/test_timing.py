@@ -1,4 +1,4 @@
-"""The time of a stage, by parts and compiling, as numbers and words; the lines of training."""
+"""The time of a stage is divided into parts, one of them compiling. Lines of training show speed and MFU."""
 
 import contextlib
 import types
@@ -42,7 +42,8 @@ def test_every_second_is_in_one_part(clock):
 
 
 def test_runs_that_train_share_the_time(clock):
-  """The first of three runs resumed; one ends after 12 s, another after 8 more, the last after 5."""
+  """The first of three runs is resumed. One ends after 12 s, another after 8 s more, the last after 5 s
+  more."""
   ledger = StageTiming([50.0, 0.0, 0.0])
   clock.now += 12
   ledger.share_among([True, False, True])
@@ -60,7 +61,7 @@ def test_compiling_within_compiling_counts_once(clock):
   clock.now = 110.0
   ledger._note('/jax/core/compile/jaxpr_trace_duration', 2.0)  # 108 to 110
   clock.now = 112.0
-  ledger._note('/jax/core/compile/jaxpr_trace_duration', 6.0)  # 106 to 112, which holds the first
+  ledger._note('/jax/core/compile/jaxpr_trace_duration', 6.0)  # 106 to 112: contains the first
   clock.now = 120.0
   ledger._note('/jax/core/compile/backend_compile_duration', 1.0)
   ledger._note('/jax/checkpoint/write/duration', 9.0)
@@ -73,7 +74,7 @@ def test_it_learns_from_jax_what_is_compiled():
     jax.jit(lambda x: jnp.sin(x) @ x)(jnp.ones((7, 7))).block_until_ready()
   compiling = ledger.parts['compiling']
   assert compiling > 0
-  jax.jit(lambda x: jnp.cos(x) @ x)(jnp.ones((7, 7))).block_until_ready()  # nobody listens
+  jax.jit(lambda x: jnp.cos(x) @ x)(jnp.ones((7, 7))).block_until_ready()  # the ledger no longer listens
   assert ledger.parts['compiling'] == compiling
 
 

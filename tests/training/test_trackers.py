@@ -1,4 +1,4 @@
-"""Trackers of experiments: what reaches them, and that they cost no run."""
+"""Trackers get what a stage writes, and a tracker that fails does not end the run."""
 
 import importlib.util
 import json
@@ -53,7 +53,7 @@ class Refusing(Kept):
 
 @pytest.fixture
 def kept(monkeypatch):
-  names = {'json': Kept, 'csv': Refusing}  # they can be imported
+  names = {'json': Kept, 'csv': Refusing}  # trackers must be importable modules
   monkeypatch.setattr(trackers, 'TRACKERS', names)
   monkeypatch.setattr(runtime, 'TRACKERS', tuple(names))
   monkeypatch.setattr(Kept, 'made', [])
@@ -108,7 +108,7 @@ def test_what_is_unknown_or_missing_is_said_before_the_run(tiny_config, monkeypa
 
 @needs('mlflow', "needs mlflow: pip install 'lra_spt[mlflow]'")
 def test_runs_that_start_together_make_one_experiment(monkeypatch, tmp_path):
-  """The second one finds none, and when it makes it the first has."""
+  """The second run finds no experiment, and the first creates it before the second can."""
   from mlflow.tracking import MlflowClient
 
   monkeypatch.setenv('MLFLOW_TRACKING_URI', (tmp_path / 'store').as_uri())
@@ -132,7 +132,7 @@ def test_mlflow_keeps_one_run_per_stage(monkeypatch, tmp_path):
   from mlflow.tracking import MlflowClient
 
   monkeypatch.setenv('MLFLOW_TRACKING_URI', f'file:{tmp_path / "store"}')
-  monkeypatch.setenv('MLFLOW_ALLOW_FILE_STORE', 'true')  # else it asks for a data base, which is mlflow's own
+  monkeypatch.setenv('MLFLOW_ALLOW_FILE_STORE', 'true')  # else mlflow asks for a database
   write(tmp_path / 'run' / 'pretrain-1', ['mlflow'])
   write(tmp_path / 'run' / 'pretrain-1', ['mlflow'], [(7, {'split': 'train', 'loss': 0.25})])
   write(tmp_path / 'run' / 'finetune-1', ['mlflow'])
@@ -155,7 +155,7 @@ def test_wandb_keeps_one_run_per_stage(monkeypatch, tmp_path):
   monkeypatch.setenv('WANDB_CACHE_DIR', str(tmp_path / 'cache'))
   folder = tmp_path / 'run' / 'pretrain-1'
   write(folder, ['wandb'])
-  time.sleep(1.1)  # offline folders are named by the second
+  time.sleep(1.1)  # names of offline folders have seconds
   write(folder, ['wandb'], [(7, {'split': 'train', 'loss': 0.25})])
   files = sorted((folder / 'wandb').glob('offline-run-*/*.wandb'))
   assert len({path.name for path in files}) == 1

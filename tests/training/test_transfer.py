@@ -94,6 +94,6 @@ def test_every_leaf_is_accounted_for(tiny, mesh):
   for where, change, sentence in cases:
     with pytest.raises(CheckpointError, match=sentence):
       transfer(broken(where, change), fresh, drop_flag_input=False)
-  # A flag that is not there: cutting a row of the kernel would lose a channel.
+  # There is no flag here, so leaving out a row of the kernel would lose a channel.
   with pytest.raises(CheckpointError, match=r'embed/kernel is float32 \[2, 16\] there and float32 \[3, 16\]'):
     transfer(broken(query, lambda node, key: None), fresh, drop_flag_input=True)
