@@ -1,4 +1,4 @@
-"""How the processes of a run meet, and what is said where they cannot."""
+"""The processes of a run find each other, or an error says why they cannot."""
 
 import socket
 import time
@@ -20,7 +20,7 @@ SLURM = {
 
 @pytest.fixture
 def started(monkeypatch):
-  """The arguments with which jax.distributed was started, in an environment without any cluster."""
+  """Collects the arguments with which jax.distributed is started, in an environment without a cluster."""
   calls = []
   monkeypatch.setattr(jax.distributed, 'is_initialized', lambda: False)
   monkeypatch.setattr(jax.distributed, 'initialize', lambda *args, **kwargs: calls.append(args))
@@ -39,7 +39,7 @@ def set_all(monkeypatch, variables):
 
 @pytest.mark.parametrize('tasks', ['2', '4'])
 def test_the_tasks_of_the_slurm_step_count(started, monkeypatch, capsys, tasks):
-  """Those of the allocation may be more."""
+  """The allocation may have more tasks than the step."""
   set_all(monkeypatch, SLURM | {'SLURM_STEP_NUM_TASKS': tasks})
   assert processes.start_processes()
   assert started == [(None, int(tasks), None)]
@@ -50,14 +50,14 @@ def test_the_tasks_of_the_slurm_step_count(started, monkeypatch, capsys, tasks):
 
 
 def test_the_shell_of_an_allocation_is_one_process(started, monkeypatch, capsys):
-  """`salloc -n 4` opens it as a step of one task."""
+  """`salloc -n 4` opens the shell as a step of one task."""
   set_all(monkeypatch, SLURM | {'SLURM_STEP_NUM_TASKS': '1'})
   assert not processes.start_processes()
   assert not started
   assert not capsys.readouterr().err
 
 
-def test_one_process_is_alone_where_the_user_says_so(started, monkeypatch):
+def test_one_process_trains_alone_if_the_user_says_so(started, monkeypatch):
   set_all(monkeypatch, SLURM)
   assert not processes.start_processes(processes=1)
   assert not processes.start_processes(processes=1, process=0)
@@ -66,8 +66,8 @@ def test_one_process_is_alone_where_the_user_says_so(started, monkeypatch):
   assert started == [(None, 2, None)]
 
 
-def test_who_waits_in_vain_hears_why(started, monkeypatch):
-  """The sentence with which `ended_after` ends the process names the variables."""
+def test_a_process_that_waits_in_vain_ends_with_the_reason(started, monkeypatch):
+  """`ended_after` ends the process with a sentence that names the variables."""
   sentences = []
   monkeypatch.setattr(
     joining.heartbeat, '_end', lambda sentence, status: sentences.append((sentence, status))

@@ -1,5 +1,5 @@
-"""Two processes over loopback train one run, split by rows or positions; after a kill one process continues
-with the same batches and losses."""
+"""Two processes on this machine train one run, split by rows or by positions. After a kill one process
+continues with the same batches and losses."""
 
 import contextlib
 import json
@@ -28,8 +28,8 @@ def stop(processes):
 
 
 def run_several(start_training, workdir, moments, *flags, devices=2, timeout=240, own=None):
-  """(statuses, output of each) of one process per moment, which all end by themselves. own: further flags of
-  each process."""
+  """Starts one process for each of `moments` and waits until all end; returns (statuses, outputs). own:
+  further flags of each process."""
   address, count = f'127.0.0.1:{free_port()}', len(moments)
   logs = [workdir.parent / f'process{i}.log' for i in range(count)]
   processes = []
@@ -62,8 +62,8 @@ KILLED, AGAIN = -signal.SIGKILL, 75
 
 @pytest.fixture(scope='module')
 def continued(start_training, train, trajectory, tmp_path_factory):
-  """Workdir of a run begun by 2 processes of 2 devices, of which one was asked to end and, started again, one
-  was killed; continued by 1 of 4; the lines when it was killed."""
+  """(workdir of a run, its lines at the kill). Two processes of 2 devices begin the run. One of them is asked
+  to end; both are started again, and one is killed. One process of 4 devices continues."""
   workdir = tmp_path_factory.mktemp('two') / 'run'
   statuses, printed = run_several(start_training, workdir, (None, 'asked:pretrain:4'))
   assert statuses == [AGAIN, AGAIN], printed
@@ -76,7 +76,7 @@ def continued(start_training, train, trajectory, tmp_path_factory):
   assert statuses == [AGAIN, KILLED], printed
   assert 'lra-spt: process 1 of this run has not answered for ' in printed[0]
   before = trajectory(workdir)
-  train(workdir, devices=4, killed_at='logged:pretrain:18')  # the rest adds nothing
+  train(workdir, devices=4, killed_at='logged:pretrain:18')  # the rest would test nothing more
   return workdir, before
 
 
@@ -100,7 +100,7 @@ def compare(lines, expected):
 def test_two_processes_see_the_batches_of_one(undisturbed, continued, trajectory):
   ((name, lines),) = continued[1].items()
   compare(lines, trajectory(undisturbed)[name][: len(lines)])
-  # The first process waits for no other one to log, so it may be a step ahead of the one that was killed.
+  # The first process does not wait for others before it logs, so it may be a step ahead of the killed one.
   assert lines[-1]['step'] in (11, 12)
 
 
@@ -114,7 +114,7 @@ def test_one_process_goes_on_where_two_stopped(undisturbed, continued, trajector
 def test_four_processes_end_what_two_and_then_one_began(
   undisturbed, continued, start_training, trajectory, tmp_path
 ):
-  """Three arrangements of four devices in processes; the last one splits parameters."""
+  """Four devices are divided among two, one and four processes in turn. The four split the parameters."""
   workdir = shutil.copytree(continued[0], tmp_path / 'run')
   flags = ('--config.runtime.mesh.fsdp=2',)
   statuses, printed = run_several(start_training, workdir, (None,) * 4, *flags, devices=1, timeout=600)
@@ -133,8 +133,8 @@ def test_four_processes_end_what_two_and_then_one_began(
 
 @pytest.mark.slow
 def test_two_processes_share_the_positions(undisturbed, start_training, train, trajectory, tmp_path):
-  """Two processes with one device each and seq=2, so that every layer crosses processes; one device with the
-  whole length continues."""
+  """With seq=2 on two processes of one device each, every layer exchanges data between processes. One device
+  with the whole length continues."""
   workdir = tmp_path / 'run'
   flags = ('--config.runtime.mesh.seq=2',)
   statuses, printed = run_several(start_training, workdir, ('logged:pretrain:11', None), *flags, devices=1)
@@ -169,7 +169,7 @@ def test_two_processes_hold_the_training_set(undisturbed, start_training, train,
 
 @pytest.mark.slow
 def test_processes_with_different_placements_are_refused(start_training, tmp_path):
-  """Otherwise each would wait for the other in a step that it never takes."""
+  """With different placements, each process would wait forever for a step of the other."""
   own = [(f'--config.runtime.placement={placement}',) for placement in ('host', 'device')]
   statuses, printed = run_several(start_training, tmp_path / 'run', (None, None), devices=1, own=own)
   assert statuses == [2, 2], printed

@@ -1,4 +1,4 @@
-"""Positions split over 'seq': mixers agree with one device, and exchange only the expected arrays."""
+"""With positions split over 'seq', mixers agree with one device and exchange only the expected arrays."""
 
 import collections
 import functools
@@ -29,7 +29,7 @@ MOVES = re.compile(
 
 
 def moves(text):
-  """The number of moves between devices in a compiled program, by operation."""
+  """Counts the operations that move arrays between devices in a compiled program, by name."""
   return dict(collections.Counter(MOVES.findall(text)))
 
 
@@ -69,7 +69,7 @@ def normal(*shape, seed=0):
 
 
 TABLE = BlockTable(6, ((0, 3), (1,), (2,), (3, 5), tuple(range(8)), (5,), (), (7,)))
-# Shards have 48 / 8 = 6 or 48 / 4 = 12 positions. Moves are those of forward and backward pass together.
+# Shards have 48 / 8 = 6 or 48 / 4 = 12 positions. Counts of moves are for forward and backward pass together.
 ATTENTION = [
   (Full(), 8, (1, 1, 8), {'all-to-all': 4}),
   (Full(), 3, (1, 2, 4), {'all-gather': 1, 'reduce-scatter': 1}),
@@ -77,10 +77,10 @@ ATTENTION = [
   (Causal(), 3, (1, 1, 8), {'all-gather': 1, 'reduce-scatter': 1}),
   (TABLE, 4, (2, 1, 4), {'all-to-all': 4}),
   (Window(3, 5), 8, (1, 1, 8), {'collective-permute': 4}),
-  (Window(9, 0), 3, (1, 1, 8), {'collective-permute': 4}),  # two shards before
+  (Window(9, 0), 3, (1, 1, 8), {'collective-permute': 4}),  # 9 positions reach two shards back
   (Neighbours(3), 8, (1, 1, 8), {'collective-permute': 4}),
   (Neighbours(6, 1, 0, causal=True), 4, (2, 1, 4), {'collective-permute': 2}),
-  (Neighbours(12), 3, (1, 1, 8), {'collective-permute': 12}),  # half a block per shard: three each side
+  (Neighbours(12), 3, (1, 1, 8), {'collective-permute': 12}),  # half a block per shard, so three on each side
   (Neighbours(12), 8, (1, 1, 8), {'all-to-all': 4}),
   (Neighbours(5), 4, (1, 2, 4), {'collective-permute': 4}),  # 2.4 blocks per shard
   (Neighbours(7, 2, 1), 3, (2, 1, 4), {'collective-permute': 6}),
@@ -90,13 +90,13 @@ ATTENTION = [
 
 
 def attend(q, k, v, cotangent, *lengths_B, **options):
-  """Output and gradients."""
+  """Returns the output of attention and its gradients."""
   function = functools.partial(sharded_attention, kv_lengths_B=lengths_B[0] if lengths_B else None, **options)
   out, pull = jax.vjp(function, q, k, v)
   return out, pull(cotangent)
 
 
-@pytest.mark.parametrize('case', [0, 1, 5, 13])  # heads, gather, neighbours of both kinds
+@pytest.mark.parametrize('case', [0, 1, 5, 13])  # split by heads, gathered, two kinds of neighbours
 def test_a_bias_by_distance_agrees_with_one_device(case):
   """The bias and its gradient are whole on every device."""
   pattern, heads, shape, _ = ATTENTION[case]
@@ -114,7 +114,7 @@ def test_a_bias_by_distance_agrees_with_one_device(case):
   assert_close(found, on_one_device(attend, *arrays, bias), atol=5e-6)
 
 
-FULL_LENGTH = [ATTENTION[i] for i in (1, 5, 8, 11)]  # nothing is hidden but what lies beyond the ends
+FULL_LENGTH = [ATTENTION[i] for i in (1, 5, 8, 11)]  # also tested without padding
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_attention_agrees_with_one_device(pattern, heads, shape, expected, padde
   [(None, Neighbours(3)), (None, Neighbours(5)), ('triton', Neighbours(5)), ('splash', Neighbours(6))],
 )
 def test_attention_by_other_implementations(implementation, pattern):
-  """Implementations of the platform, and those of accelerators in interpret mode."""
+  """They are those of this platform, and those of accelerators in interpret mode."""
   arrays = [normal(ROWS, LENGTH, 3, 8, seed=seed) for seed in range(4)]
   function = functools.partial(attend, pattern=pattern, implementation=implementation)
   found, _ = on_mesh((2, 1, 4), function, arrays, LENGTHS)
@@ -154,8 +154,9 @@ def test_attention_by_other_implementations(implementation, pattern):
     (Neighbours(4), None, 16),  # positions 6 to 11 lie in blocks 1 and 2, and see blocks 0 to 3
   ],
 )
-def test_offsets_are_known_when_tracing_where_shards_hold_whole_blocks(monkeypatch, pattern, offset, keys):
-  """Kernels that make their masks while tracing need the shard, and get no more keys than necessary."""
+def test_offsets_are_constants_where_shards_hold_whole_blocks(monkeypatch, pattern, offset, keys):
+  """Kernels that make their masks while tracing need a constant offset. They also get only the keys they
+  need."""
   calls = []
 
   def spy(q, k, v, *, q_offset=0, **options):
@@ -196,7 +197,8 @@ def test_scan_agrees_with_one_device(reverse, components, shape, length):
 
 
 def test_scan_over_shards_loses_no_digits():
-  """|a| = 1 over 2^13 steps agrees with float64, within the bound of a loop over positions on one device."""
+  """With |a| = 1 over 2^13 steps, the error to float64 is within that of a loop over positions on one
+  device."""
   length, angle = 2**13, 0.1
   a = np.float32([[np.cos(angle)], [np.sin(angle)]])
   x = np.zeros((8, length, 2, 1), np.float32)
@@ -363,8 +365,8 @@ def test_mixers_agree_with_one_device(name, options, causal, shape, expected):
   found, moved = on_mesh(shape, mix, arrays, parameters, LENGTHS)
   expected_arrays = on_one_device(mix, *arrays, parameters, LENGTHS)
   for (path, a), b in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected_arrays), strict=True):
-    # Sums in another order: gradients of parameters reach thousands, others stay below 1. On some processors
-    # that of S5's poles differs by 1.01e-5 of the largest.
+    # Sums have another order. Gradients of parameters reach thousands, other arrays stay below 1. On some
+    # processors the gradient of S5's poles differs by 1.01e-5 of its largest value.
     where = jax.tree_util.keystr(path)
     np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * np.abs(b).max(), err_msg=where)
   assert moved == expected

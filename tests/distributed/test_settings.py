@@ -1,4 +1,4 @@
-"""Settings of jax that a process has, and the context in which the package computes."""
+"""Settings of jax in a process do not change the numbers that the package computes."""
 
 import threading
 
@@ -16,7 +16,7 @@ from lra_spt.training.step import train_steps
 
 
 @pytest.mark.parametrize('prng', ['threefry2x32', 'rbg', 'unsafe_rbg'])
-def test_a_key_is_that_of_jax_whatever_the_process_has_set(prng, other_settings):
+def test_keys_do_not_depend_on_settings_of_the_process(prng, other_settings):
   for seed in (0, 7, 2**31 - 1):
     wanted = jax.random.key_data(jax.random.key(seed, impl=prng))
     with other_settings():
@@ -29,7 +29,7 @@ def _drawn():
     return np.asarray(x + jnp.arange(7.0)[None]), jax.config.jax_enable_x64
 
 
-def test_numbers_are_those_of_a_process_without_other_settings_also_in_threads(other_settings):
+def test_numbers_do_not_depend_on_settings_of_the_process_also_in_threads(other_settings):
   plain, _ = _drawn()
   drawn = []
   with other_settings():
@@ -47,7 +47,7 @@ def test_numbers_are_those_of_a_process_without_other_settings_also_in_threads(o
     np.testing.assert_array_equal(x, plain)
 
 
-def test_a_process_is_told_what_runs_do_not_use(other_settings):
+def test_a_note_names_the_settings_that_runs_do_not_use(other_settings):
   assert settings.ignored('default') == {}
   with other_settings():
     assert {'jax_enable_x64', 'jax_threefry_partitionable', 'jax_default_matmul_precision'} <= {
@@ -64,7 +64,8 @@ def test_a_process_is_told_what_runs_do_not_use(other_settings):
 
 @pytest.mark.parametrize('model', ['transformer', 'longconv'])
 def test_another_generator_draws_only_what_training_draws(model, repository):
-  """Longconv drops weights of its kernel, with a key that crosses `shard_map` as numbers."""
+  """Longconv needs a special case: its dropout of kernel weights passes a key through `shard_map` as
+  numbers."""
   file = f'{repository}/configs/demo.py:regime=masked,model={model}'
   rates = {'model.dropout': 0.1} | ({'model.mixer.kernel_dropout': 0.2} if model == 'longconv' else {})
   plain, built = (

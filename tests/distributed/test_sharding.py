@@ -1,4 +1,4 @@
-"""Meshes, the rule for parameters, rows of a process, and the recognition of several processes."""
+"""Meshes are made, parameters and rows of a batch are laid out, and clusters are recognised."""
 
 import dataclasses
 import math
@@ -99,7 +99,7 @@ def test_check_batch_size():
     ((65, 66), 4, False, P(None, None)),
     ((64, 128), 1, False, P(None, None)),
     ((16, 32), 4, False, P(None, None)),  # small leaves stay whole
-    ((4096, 8, 8), 4, True, P(None, None, None)),  # ... and depth does not make them large
+    ((4096, 8, 8), 4, True, P(None, None, None)),  # the leading 4096 layers do not make a leaf large
     ((64, 32, 128), 4, True, P(None, None, 'fsdp')),
     ((1024,), 4, False, P('fsdp')),
     ((), 4, False, P()),
@@ -177,7 +177,7 @@ def test_platforms_that_are_not_there_are_a_sentence(monkeypatch, error, ending)
     with pytest.raises(ConfigError) as raised:
       first()
     assert f'JAX_PLATFORMS is tpu, but jax finds no such {ending}' in str(raised.value)
-  monkeypatch.delenv('JAX_PLATFORMS')  # no device was requested that is missing
+  monkeypatch.delenv('JAX_PLATFORMS')  # no platform was requested that is missing
   with pytest.raises(type(error)):
     sharding.all_devices()
 
@@ -212,7 +212,7 @@ def test_a_command_on_a_platform_that_is_not_there(command, repository, tmp_path
   [((2, 4, 1), (), 4), ((2, 1, 4), (), 4), ((2, 1, 4), (0,), 1), ((8, 1, 1), (0,), 4)],
 )
 def test_rows_island_passes_parameters_whole_and_sums_their_gradients(shape, split, positions):
-  """... whether devices that differ in 'seq' alone do the same work or each that of its own positions."""
+  """Devices that differ only in 'seq' may do the same work, or each the work of its positions."""
   x = np.arange(16 * 4 * 3, dtype=np.float32).reshape(16, 4, 3)
   parameters = {'scale': jnp.arange(3.0), 'shift': jnp.float32(2)}
   seen = []
@@ -285,7 +285,7 @@ def test_processes_start_by_themselves_only_in_a_cluster(monkeypatch, environmen
 
 
 def test_tpu_chips_start_processes_on_a_cloud_vm_but_not_in_a_notebook(monkeypatch, tmp_path):
-  """A Cloud TPU VM is recognised by its chips; the network card of every Google VM is no chip."""
+  """A Cloud TPU VM is recognised by its chips. The network card of a Google VM must not count as a chip."""
   for name, vendor, device in (('card', '0x1ae0', '0x0042'), ('other', '0x10de', '0x0063')):
     (tmp_path / name).mkdir()
     (tmp_path / name / 'vendor').write_text(vendor + '\n')

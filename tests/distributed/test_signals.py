@@ -1,4 +1,4 @@
-"""Signals that ask a run to save and end."""
+"""Signals ask a run to save and end."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from lra_spt.studies import demo
 
 @pytest.fixture(autouse=True)
 def as_at_the_start():
-  """The handlers of a program that is started in a terminal."""
+  """Sets the signal handlers of a program that is started in a terminal."""
   before = {number: signal.getsignal(number) for number in signals.NUMBERS}
   for number in signals.NUMBERS:
     signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -30,7 +30,7 @@ def test_every_signal_asks_a_run_to_end(number, capfd):
     os.kill(os.getpid(), number)
     assert processes.asked_to_end()
     repeated = number not in (signal.SIGINT, signal.SIGTERM)
-    for _ in range(3 * repeated):  # as the kernel does
+    for _ in range(3 * repeated):  # the kernel repeats this signal
       os.kill(os.getpid(), number)
   assert not processes.asked_to_end()
   assert signal.getsignal(number) is before
@@ -45,7 +45,7 @@ def test_a_second_interrupt_ends_the_process_at_once():
 
 
 def test_several_processes_pass_a_signal_on(monkeypatch):
-  """jax.distributed catches SIGTERM and informs all of them."""
+  """jax.distributed catches SIGTERM and informs all processes."""
   sent = []
   monkeypatch.setattr(processes.distributed.global_state, 'num_processes', 2)
   monkeypatch.setattr(processes.os, 'kill', lambda process, number: sent.append(number))
@@ -56,7 +56,7 @@ def test_several_processes_pass_a_signal_on(monkeypatch):
 
 
 def test_handlers_of_others_stay():
-  """SIGHUP under nohup, SIGUSR1 of a user's file; and all of them in another thread than the main one."""
+  """nohup ignores SIGHUP, and a user's file may handle SIGUSR1. Other threads may not change any handler."""
 
   def theirs(number, frame):
     pass

@@ -41,12 +41,12 @@ def make_run(
   constant=False,
   facts=None,
 ):
-  """Writes one finished run; a share `accuracy` of its predictions is right, mostly the easy ones.
+  """Writes one finished run; a share `accuracy` of its predictions is right, mostly of easy examples.
 
-  classes=0: a regression, whose R2 is `accuracy`. groups: the examples are of so many recordings of equal
-  size (0: unknown); of an accuracy the hard ones are of the same recordings.
-  source: (where the data are from, whether they were verified). constant: the test labels of a regression are
-  all 97.3, so that there is no R2. facts: more of result.json.
+  classes=0: the task is a regression, and its R2 is `accuracy`. groups: number of recordings of equal size, 0
+  where it is unknown; for an accuracy, hard examples belong to the same recordings. source: (origin of the
+  data, whether they were verified). constant: all test labels of a regression are 97.3, so that R2 is not
+  defined. facts: further entries of result.json.
   """
   folder.mkdir(parents=True)
   causal = regime == 'causal' if causal is None else causal

@@ -1,4 +1,4 @@
-"""Any folder of runs becomes a table: arms from fields of configs, gains, differences, notes, exit status."""
+"""A folder with any runs becomes a table. Fields of configs decide which runs are seeds of one arm."""
 
 import json
 import subprocess
@@ -182,7 +182,7 @@ def test_other_test_examples_leave_out_their_gain_only(write_run, tmp_path, caps
   assert sentence in str(read_any(tmp_path).findings.apart)
   assert sentence in (tmp_path / 'report.html').read_text()
   capsys.readouterr()
-  for command in (['report', '--leaderboard'], ['export', '--format=markdown']):  # which show no gains
+  for command in (['report', '--leaderboard'], ['export', '--format=markdown']):  # these show no gains
     assert cli.main([*command, f'--workdir={tmp_path}']) == 0
 
 
@@ -193,7 +193,7 @@ def test_what_a_study_searched_with_is_in_no_report(write_run, tmp_path):
   assert [folder.name for folder in finished(tmp_path)] == ['a']
   assert [folder.name for folder in finished(tmp_path / 'runs' / 'study' / 'search')] == ['round1']
   about = {'task': 'toy', 'model': {'name': 's4'}, 'regime': 'scratch', 'seed': 1, 'protocol': 'clean'}
-  for place in ('runs/b', 'search/b'):  # begun only
+  for place in ('runs/b', 'search/b'):  # unfinished runs
     (tmp_path / 'runs' / 'study' / place).mkdir()
     files.write_json(tmp_path / 'runs' / 'study' / place / 'config.json', about | {'causal': False})
   open_runs = [run.path.parent.name for cell in read_any(tmp_path).cells.values() for run in cell.open]
@@ -482,7 +482,7 @@ def test_one_unit_is_named_as_the_reason(write_run, tmp_path, options):
 
 
 def test_smoke_runs_are_in_no_comparison_headline_or_export(write_run, tmp_path):
-  """Nor do they join seeds of full length; columns without a run are not shown."""
+  """They are not averaged with seeds of full length either, and columns without a run are not shown."""
   short = {'finetune': {'max_steps': 8, 'evaluate_every': 4}}
   for name, regime, accuracy in (('a', 'scratch', 0.4), ('b', 'masked', 0.9)):
     write_run(name, regime=regime, accuracy=accuracy, config=short)

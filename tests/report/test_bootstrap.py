@@ -1,4 +1,4 @@
-"""Gains, gaps, rankings: against scipy or code written apart, by symmetries, and how often they cover."""
+"""Gains, gaps and rankings agree with scipy or independent code, have symmetries, and intervals cover."""
 
 import math
 
@@ -15,7 +15,8 @@ GAIN, GAP = (1, -1), (1, -1, -1, 1)
 
 
 def cells(rng, count, seeds, examples, seed_sd, ability=0.3):
-  """bool [S, N] of each cell: whether what a run can exceeds what an example asks."""
+  """Answers bool [S, N] of each cell: one is right if the skill of the run exceeds the example's
+  difficulty."""
   asked_N = rng.normal(size=examples)
   return [
     rng.normal(0, 0.4, examples) + rng.normal(0, 0.6, (seeds, examples)) + rng.normal(0, seed_sd, (seeds, 1))
@@ -32,14 +33,14 @@ def estimate(of_cells, signs, bounds=(-2, 2), **options):
   ('seeds', 'seed_sd', 'signs'), [(1, 0.0, GAP), (3, 0.05, GAP), (5, 0.05, GAIN), (5, 0.2, GAP)]
 )
 def test_95_percent_intervals_cover(seeds, seed_sd, signs):
-  """2,000 simulated studies; the models are alike, so that the truth is 0."""
+  """The models of 2,000 simulated studies are alike, so that the true difference is 0."""
   rng = np.random.default_rng(seeds)
   studies = [bootstrap.parts(cells(rng, len(signs), seeds, 200, seed_sd), signs) for _ in range(2000)]
   found = bootstrap.estimates(studies, (-2, 2), resamples=999)
   held = np.mean([one.interval.low <= 0 <= one.interval.high for one in found])
   assert 0.93 <= held <= 0.97
   assert all((one.p <= 0.05) == one.interval.excludes_zero for one in found)
-  # p is that of the test: below any level in at most about that share of studies.
+  # p is below a level in about that share of studies at most.
   for level in (0.01, 0.05, 0.2):
     assert np.mean([one.p <= level for one in found]) <= level + 0.015
 
@@ -53,7 +54,7 @@ def test_two_seeds_cover_at_least_as_often(seed_sd):
 
 
 def test_one_seed_is_the_paired_bootstrap():
-  """Against scipy's percentiles, and close to Tango's score interval."""
+  """The interval equals scipy's percentile bootstrap and is close to Tango's score interval."""
   a, b = cells(np.random.default_rng(3), 2, 1, 400, 0.0)
   found = estimate([a, b], GAIN, (-1, 1)).interval
   difference_N = a[0].astype(float) - b[0]
@@ -67,7 +68,7 @@ def test_one_seed_is_the_paired_bootstrap():
 
 
 def test_seeds_alone_are_welchs_test():
-  """Where all examples of a run are alike nothing but seeds varies: scipy's Welch interval is the answer."""
+  """If all examples of a run are alike, only seeds vary, and the interval is scipy's Welch interval."""
   rng = np.random.default_rng(5)
   a_S, b_S = rng.normal(0.6, 0.05, 5), rng.normal(0.5, 0.1, 5)
   sides = [np.repeat(side_S[:, None], 50, 1) for side_S in (a_S, b_S)]
@@ -104,8 +105,8 @@ def test_other_way_round_is_the_opposite(case):
 
 @given(few)
 @settings(deadline=None, max_examples=40)
-def test_what_both_models_lose_leaves_the_gap(case):
-  """An error common to both models, of an example in one way of training, changes no difference of gaps."""
+def test_an_error_that_both_models_make_does_not_change_the_gap(case):
+  """The error is one of each example, in one way of training."""
   seeds, examples, seed = case
   rng = np.random.default_rng(seed)
   of_cells = [side.astype(float) for side in cells(rng, 4, seeds, examples, 0.3)]
@@ -124,7 +125,7 @@ def test_order_of_examples_and_company_change_nothing_but_the_resampling():
   found = estimate(of_cells, GAP).interval
   moved = estimate([side[order_S][:, order_N] for side in of_cells], GAP).interval
   assert moved.estimate == pytest.approx(found.estimate)
-  assert (moved.low, moved.high) == pytest.approx((found.low, found.high), abs=0.01)  # of a width of 0.11
+  assert (moved.low, moved.high) == pytest.approx((found.low, found.high), abs=0.01)  # the width is 0.11
   other = bootstrap.parts(cells(rng, 2, 5, 500, 0.1), GAIN)
   beside = bootstrap.estimates([other, bootstrap.parts(of_cells, GAP)], (-2, 2))[1].interval
   assert (beside.low, beside.high) == pytest.approx((found.low, found.high), abs=1e-6)
@@ -136,16 +137,16 @@ def test_p_of_a_plain_difference_is_not_cut_off_by_the_number_of_resamples():
   a, b = rng.random((5, 1000)) < 0.9, rng.random((5, 1000)) < 0.5
   found = estimate([a, b], GAIN)
   assert found.interval.excludes_zero
-  assert found.p < 1e-4  # of 9,999 resamples none can show less than 0.0002
+  assert found.p < 1e-4  # counting 9,999 resamples could not go below 0.0002
 
 
-def test_answers_that_are_all_alike_leave_no_zero_width():
+def test_the_interval_has_a_width_where_all_answers_are_alike():
   same = np.ones((1, 100), bool)
   found = estimate([same, same], GAIN, (-1, 1))
   assert found.p == 1
   assert found.interval.high == pytest.approx(statistics.wilson(0, 100).high)
   assert found.interval.low == -found.interval.high
-  for count, p in ((3, 0.25), (8, 2 / 2**8), (100, 2 / 10_000)):  # the sign test; as many draws say no less
+  for count, p in ((3, 0.25), (8, 2 / 2**8), (100, 2 / 10_000)):  # sign test, or the least that draws show
     none, all_right = np.zeros((1, count), bool), np.ones((1, count), bool)
     assert estimate([all_right, none], GAIN, (-1, 1)).p == p
 
@@ -204,10 +205,11 @@ def test_beating_chance_is_the_binomial_test():
 
 
 def test_holm_by_hand():
-  """Holm's procedure on four p values: 0.01, 0.04, 0.03, 0.005 times 3, 1, 2, 4, and never falling."""
+  """Holm multiplies the p values 0.01, 0.04, 0.03, 0.005 by 3, 1, 2, 4; a larger p is not adjusted below a
+  smaller one."""
   assert bootstrap.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
   assert bootstrap.holm([]) == []
-  assert bootstrap.holm([0.01, 0.04], 2) == pytest.approx([0.04, 0.12])  # of four, two of them not known yet
+  assert bootstrap.holm([0.01, 0.04], 2) == pytest.approx([0.04, 0.12])  # two more are not known yet
 
 
 @given(st.lists(st.floats(0, 1), max_size=6), st.integers(0, 4))
@@ -219,7 +221,8 @@ def test_holm_counts_what_is_not_known_as_no_difference(p_values, more):
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_holm_rejects_as_its_step_down_procedure_does(p_values):
-  """Written apart: go through the ordered p values, stop at the first above level / (those that are left)."""
+  """The independent code goes through the ordered p values and stops at the first above level / (number
+  left)."""
   adjusted = bootstrap.holm(p_values)
   for level in (0.01, 0.05, 0.3):
     rejected, left = set(), len(p_values)
@@ -232,7 +235,8 @@ def test_holm_rejects_as_its_step_down_procedure_does(p_values):
 
 
 def test_smallest_difference_by_hand_and_by_power():
-  """One seed: (1.96 + 0.84) sqrt(discordance / N); several: simulated tests find it in about 80 %."""
+  """For one seed it is (1.96 + 0.84) sqrt(discordance / N). For several, simulated tests find it in about 80
+  %."""
   a = np.repeat([1, 0, 1, 0], [300, 300, 200, 200])[None]
   b = np.repeat([1, 0, 0, 1], [300, 300, 200, 200])[None]
   one = bootstrap.smallest_difference([bootstrap.parts([a, b], GAIN)])

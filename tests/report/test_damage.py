@@ -1,4 +1,4 @@
-"""Damaged files of runs: a report names the run and goes on with the others; nothing is a traceback."""
+"""If files of a run are damaged, a report names the run and shows the others, without a traceback."""
 
 import json
 
@@ -97,7 +97,7 @@ def test_damaged_files_are_named_and_the_others_reported(folder, capsys, name):
       (found,) = read_any(folder).damaged
       assert found.path == folder / 'bad'
       assert str(path) in found.sentence
-  if name.endswith('metrics.jsonl'):  # of which half lines are no damage
+  if name.endswith('metrics.jsonl'):  # a half line is no damage
     path.write_bytes(b'\n'.join(DAMAGES.values()))
   check_named(folder, capsys, name)
 
@@ -193,7 +193,7 @@ def test_a_result_edited_since_is_no_result(tmp_path):
   np.savez(tmp_path / 'predictions.npz', **arrays | {'prediction': np.ones(2, int)})
   with pytest.raises(DamagedFile, match=r'predictions\.npz was edited or damaged .*; delete result\.json'):
     read_run(tmp_path)
-  (tmp_path / 'predictions.npz').unlink()  # which does without paired comparisons
+  (tmp_path / 'predictions.npz').unlink()  # the run is then shown without paired comparisons
   read_run(tmp_path)
 
 

@@ -95,7 +95,7 @@ def page_of(task, data_dir, **settings):
 
 
 def says(findings, *parts):
-  """True if one remark holds all the parts."""
+  """Returns True if one finding contains all the parts."""
   return any(all(part in remark for part in parts) for remark in tables.remarks(findings))
 
 

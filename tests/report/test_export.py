@@ -1,4 +1,4 @@
-"""Exports: every number in CSV and JSON, LaTeX and Markdown that hold whatever names users give."""
+"""CSV and JSON have every number of a study. LaTeX and Markdown stay valid, whatever names users give."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ NASTY = '=HYPERLINK("x")|a & b_c % $d$ #1 {e} ~f^2 \\g <b>h</b>\nnext *i* `j` [k
 
 @pytest.fixture
 def finished_study(write_run, tmp_path):
-  """A study of two rows, one of them with two seeds; and a cell that nobody ran."""
+  """A study of two rows, one of them with two seeds, and of one cell that has not run."""
   cells = [
     Cell('scratch', 'Toy', 'c', published=Published(0.25, '25.00', 'Table 1')),
     Cell(NASTY, 'Toy', 'c'),
@@ -71,7 +71,7 @@ def test_csv_and_json_hold_every_number_of_a_study(finished_study, capsys):
   assert first['seconds'] == pytest.approx(400 * 0.07)
   assert [line['state'] for line in same] == ['', '', 'not implemented']
   assert (same[2]['score'], lines[2]['score'], same[2]['seeds']) == (None, '', [])
-  assert lines[1]['row'] == "'" + NASTY  # no formula
+  assert lines[1]['row'] == "'" + NASTY  # a spreadsheet must not run it as a formula
   assert same[1]['row'] == NASTY
 
 

@@ -1,4 +1,4 @@
-"""Conclusions of a study: which runs are compared, the cost of a missing run, and how they read."""
+"""Conclusions of a study: comparable runs are compared, a missing run costs only its comparisons."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ from lra_spt.report.study.text import text as text_of
 
 @pytest.fixture
 def study(tmp_path):
-  """study(seeds) -> a function that reads the Table of 2 tasks by 5 models, from scratch and masked."""
+  """study(seeds) -> a function that reads the table of 5 models on 2 tasks, from scratch and masked."""
 
   def written(seeds=2, examples=300):
     write_study(tmp_path, seeds, examples, ('image', 'pathx'))
@@ -56,7 +56,7 @@ def test_every_model_is_compared_on_every_task(study):
 
 
 def test_p_counts_the_comparisons_that_have_not_run(study):
-  """Two of ten gains are missing, of one model the pretrained cell and of another the scratch cell."""
+  """Two of ten gains are missing: one model lacks its pretrained cell, another its scratch cell."""
   read = study(4)
   whole = read().findings
   for row in ('S4 + Masked SPT', 'S5'):
@@ -77,7 +77,7 @@ def test_p_counts_the_comparisons_that_have_not_run(study):
 
 
 def test_conclusions_may_be_about_one_model(study):
-  """p stays that of all comparisons of the page."""
+  """Its p values are still corrected for all comparisons of the page."""
   read = study(3)
   table, path = read(), study.folder / run_folder.STUDY
   files.write_json(path, read_record(study.folder) | {'focus': 's5'})
@@ -99,8 +99,8 @@ def test_places_come_in_the_order_of_the_table(tmp_path):
   assert [one.place for one in found.smallest] == ['PathX', 'Image']
 
 
-def test_a_gain_that_would_be_missed_is_one_that_exists(study, monkeypatch):
-  """Where seeds are so far apart that none would be found, all gains up to 100 points are missed."""
+def test_the_smallest_gain_that_would_be_found_is_at_most_100_points(study, monkeypatch):
+  """If seeds differ so much that a test would find no gain at all, the page says 100 points and no more."""
   monkeypatch.setattr(bootstrap, 'smallest_difference', lambda *args, **options: 2.5)
   for one in study()().findings.smallest:
     assert (one.now, one.among, {*one.more.values()}) == (1, 1, {1})
@@ -132,7 +132,7 @@ def test_the_mean_gain_of_a_task_is_that_of_its_models(study):
     assert len(pairs) == 5
     assert mean.interval.estimate == pytest.approx(np.mean([pair.interval.estimate for pair in pairs]))
     assert mean.after - mean.before == pytest.approx(mean.interval.estimate)
-    # Examples are shared and seeds are not: between no and all of the variance of a model cancels.
+    # Seeds are not shared, so the variance of the mean over 5 models is the sum of theirs over 25.
     of_seeds = [pair.estimate.parts.seeds for pair in pairs]
     assert mean.estimate.parts.seeds == pytest.approx(sum(of_seeds) / 25)
     assert mean.interval.low <= mean.interval.estimate <= mean.interval.high
@@ -140,7 +140,7 @@ def test_the_mean_gain_of_a_task_is_that_of_its_models(study):
   assert f'{len(pairs)} models' in report.write(read()).read_text()
   for seed, row in ((0, 's4_masked'), (1, 's5_masked'), (2, 'dlr_masked')):
     (study.folder / f'runs/{row}/image/seed{seed}/result.json').unlink()
-  assert [mean.place for mean in read().findings.means] == ['PathX']  # no seed is left that all have
+  assert [mean.place for mean in read().findings.means] == ['PathX']  # on Image, no seed is common to all
 
 
 def test_other_sizes_and_parts_of_the_data_are_other_models(study):
@@ -179,7 +179,7 @@ def test_the_causal_form_is_compared_with_itself(study):
   own['config'] = own['config'].replace('model=s4d', 'model=s4') + ',causal=true'
   files.write_json(study.folder / run_folder.STUDY, record)
   assert [pair.regime for pair in read().findings.pairs].count('causal') == 1
-  shutil.rmtree(study.folder / own['folder'])  # it is to come, so the other form takes no place of it
+  shutil.rmtree(study.folder / own['folder'])  # this cell is planned, so no other form replaces it
   assert 'causal' not in {pair.regime for pair in read().findings.pairs}
 
 
@@ -194,8 +194,8 @@ def test_two_ways_of_pretraining_one_model_have_names_of_their_own(study):
   assert ours.values() == same.values()
 
 
-def test_what_has_a_place_of_its_own_needs_no_other_name(study):
-  """In Table 8 too the pretrained cells have the row of the scratch cell in other columns."""
+def test_cells_of_one_row_in_several_columns_keep_the_name_of_the_row(study):
+  """Table 8 has this form: pretrained cells are in the row of the scratch cell, in other columns."""
   read = study()
   change(study.folder, 's4d_masked', model='s4', config={'model': {'name': 's4'}})
   path = study.folder / run_folder.STUDY
@@ -208,8 +208,8 @@ def test_what_has_a_place_of_its_own_needs_no_other_name(study):
   assert {('S4', 'Image, half'), ('S4', 'Image, all')} <= told(read()).keys()
 
 
-def test_a_column_that_is_the_regime_is_not_said_again(study):
-  """The example of docs/studies.md has models for rows."""
+def test_a_sentence_does_not_repeat_a_column_that_is_the_regime(study):
+  """The example of docs/studies.md has this form, with models as rows."""
   read = study()
   path = study.folder / run_folder.STUDY
   record = json.loads(path.read_text())
@@ -259,7 +259,7 @@ def test_seeds_that_only_some_models_have_in_common(study):
   )
 
 
-def test_the_bidirectional_form_is_no_base_of_the_causal_one_unsaid(study):
+def test_a_gain_of_a_causal_model_over_the_bidirectional_form_says_so(study):
   read = study()
   change(study.folder, 's4_scratch', causal=True)
   assert ('S4', 'Image') not in told(read())
@@ -273,7 +273,7 @@ def test_the_bidirectional_form_is_no_base_of_the_causal_one_unsaid(study):
 
 @pytest.mark.parametrize('form', ['causal', 'bidirectional'])
 def test_every_sentence_on_causal_models_names_the_form_of_those_from_scratch(study, form):
-  """They would contradict those on masked self-pretraining of the same models."""
+  """Without the form, they would contradict the sentences on masked self-pretraining of these models."""
   read = study()
   for model in ('s4', 's5', 'dlr'):
     change(study.folder, f'{model}_masked', causal=True, regime='causal')
@@ -287,8 +287,9 @@ def test_every_sentence_on_causal_models_names_the_form_of_those_from_scratch(st
   assert f'Image, causal, over the {form} form' in page
 
 
-def test_groups_beat_chance_as_the_examples_they_are_worth(study):
-  """300 test examples are enough for S4 on Image, a few groups that are right or wrong together are not."""
+def test_groups_and_not_examples_are_tested_against_chance(study):
+  """S4 on Image beats chance with 300 test examples, but not with 5 groups that are right or wrong
+  together."""
   read = study()
   (cell,) = [cell for cell in read().cells.values() if cell.record['folder'].endswith('s4_scratch/image')]
   before = read().findings.successes
@@ -303,7 +304,7 @@ def test_groups_beat_chance_as_the_examples_they_are_worth(study):
   assert less.beating == 0
 
 
-def test_a_seed_that_met_numbers_that_are_not_finite_is_no_missing_one(study):
+def test_a_seed_that_diverged_to_non_finite_numbers_is_not_a_missing_one(study):
   read = study(3)
   place = study.folder / 'runs/s4_scratch/image/seed1'
   (place / 'result.json').unlink()
@@ -317,7 +318,7 @@ def test_a_seed_that_met_numbers_that_are_not_finite_is_no_missing_one(study):
     'S4 + Masked SPT (Image) and S4 (Image) are not compared: seed 1 of S4 (Image) diverged to non-finite '
     'numbers, and a mean over the others would only include seeds that trained well.',
   )
-  assert table.findings.unrun['pairs'] == 1  # it stays one of those that are planned
+  assert table.findings.unrun['pairs'] == 1  # it still counts as planned
   (rate,) = [one for one in table.findings.successes if one.cell.diverged]
   assert (rate.beating, rate.total) == (2, 3)
   assert '2 of 3 for S4 on Image' in ' '.join(sentences.sentences(table.findings))
@@ -331,8 +332,8 @@ def test_a_seed_that_met_numbers_that_are_not_finite_is_no_missing_one(study):
   assert found.apart == ('S4 (Image) is not compared: its seeds diverged to non-finite numbers.',)
 
 
-def test_a_base_of_another_column_takes_no_place_of_a_planned_one(study):
-  """Such as one from scratch with fewer steps, where that with as many is still to run, or diverged."""
+def test_a_scratch_cell_of_another_column_does_not_replace_the_planned_one(study):
+  """The planned scratch cell of the same column has not run yet, or has diverged."""
   read = study()
   place = study.folder / 'runs/s4_scratch'
   shutil.rmtree(place / 'image')
@@ -387,7 +388,7 @@ def test_runs_on_several_versions_of_a_set_are_named(study):
 
 
 def test_models_on_another_version_of_a_set_have_no_leads_over_others(study):
-  """Finished runs may come from a machine whose set was made from other files."""
+  """Runs may have been copied from a machine whose set was prepared from other files."""
   read = study()
   for model in ('transformer', 's4d', 'dlr', 's5', 's4'):
     for regime in ('scratch', 'masked'):
@@ -427,8 +428,8 @@ def test_runs_that_are_no_seeds_of_one_way_of_training_are_named(study):
   ]
 
 
-def test_what_runs_say_of_themselves_stands_beside_their_study(study):
-  """Also that result.json is not what predictions.npz says."""
+def test_cautions_of_runs_are_shown_with_their_study(study):
+  """A result.json that contradicts predictions.npz is shown too."""
   read = study()
   place = study.folder / 'runs/s4_scratch/image'
   facts = {'data': {'source': 'files x.tgz', 'verified': False}}
@@ -519,7 +520,7 @@ def test_without_pairs_there_is_nothing_to_compare(study):
 
 
 def test_other_scratch_arms_are_compared_and_count_for_nothing_else(study):
-  """Such as those that have the compute of both stages."""
+  """The other arm may, for example, train from scratch with the compute of both stages."""
   read = study()
   leads, rankings = read().findings.gaps, read().findings.rankings
   record = read_record(study.folder)
@@ -536,7 +537,7 @@ def test_other_scratch_arms_are_compared_and_count_for_nothing_else(study):
   assert extra[0].interval.estimate == told(read())['S4', 'Image'].interval.estimate
   assert len(found.gaps) == len(leads)
   assert found.rankings[0].models == rankings[0].models
-  # Beside this cell no longer run is planned.
+  # This pretrained cell has no second scratch cell.
   shutil.rmtree(study.folder / read().cells['S4 + Masked SPT', 'PathX'].record['folder'])
   found = read().findings
   assert len(found.pairs) == 10
@@ -545,7 +546,7 @@ def test_other_scratch_arms_are_compared_and_count_for_nothing_else(study):
 
 
 def test_gains_over_every_planned_scratch_cell_count_from_the_start(study):
-  """One model on two tasks, each with a second way of training from scratch, has four gains at any time."""
+  """One model on two tasks, with two ways of training from scratch, always has four planned gains."""
   read = study()
   record = read_record(study.folder)
   cells = [cell for cell in record['cells'] if cell['row'] in ('S4', 'S4 + Masked SPT')]
@@ -576,7 +577,7 @@ def test_gains_over_every_planned_scratch_cell_count_from_the_start(study):
 
 
 def on_a_chart(folder, *places):
-  """S4's cells of Image are those of all labels on a chart; places are copies of them at (column, x)."""
+  """Puts S4's cells of Image on a chart at x = 1 (all labels), and copies of them at each (column, x)."""
   record = read_record(folder)
   cells = [cell for cell in record['cells'] if cell['row'].startswith('S4') and cell['column'] == 'Image']
   cells = [cell for cell in cells if not cell['row'].startswith('S4D')]
@@ -594,11 +595,11 @@ def on_a_chart(folder, *places):
   files.write_json(folder / run_folder.STUDY, record)
 
 
-def test_a_gain_with_fewer_labels_is_held_against_that_with_all(study):
+def test_a_gain_with_fewer_labels_is_compared_with_that_with_all(study):
   read = study(3)
   full = told(read())['S4', 'Image']
   on_a_chart(study.folder, ('Image, 10%', 0.1), ('Image, 30%', 0.3))
-  for seed in range(3):  # 10 %: pretraining changes nothing
+  for seed in range(3):  # with 10 % of the labels, pretraining changes nothing
     scratch, masked = (
       study.folder / f'runs/{row}/image_Image, 10%/seed{seed}' for row in ('s4_scratch', 's4_masked')
     )
@@ -623,8 +624,8 @@ def test_a_gain_with_fewer_labels_is_held_against_that_with_all(study):
   assert 'against Image<' in html
 
 
-def test_a_scratch_cell_of_both_gains_counts_for_nothing(study):
-  """On a chart of how much is pretrained on, all gains are over the same runs from scratch."""
+def test_a_scratch_cell_that_two_gains_share_cancels(study):
+  """If a chart varies the data of pretraining, all gains are over the same runs from scratch."""
   read = study(3)
   on_a_chart(study.folder, ('Image, 10%', 0.1))
   change(study.folder, 's4_masked', 'image_Image, 10%', config={'finetune': {'data_fraction': 1.0}})
@@ -642,8 +643,9 @@ def test_a_scratch_cell_of_both_gains_counts_for_nothing(study):
   assert growth.estimate.parts.seeds == pytest.approx(2 * seed_variances[0])
 
 
-def test_a_gain_is_held_against_the_one_at_the_end_that_is_its_own(study):
-  """Two ways of pretraining, of which the first has no cell with all labels: there the other one is both."""
+def test_a_gain_is_compared_with_that_of_its_row_at_the_end_of_the_chart(study):
+  """If a row has no cell at the end, its gain is compared with the only cell there, but not with one of
+  two."""
   read = study()
   on_a_chart(study.folder, ('Image, 10%', 0.1))
   path = study.folder / run_folder.STUDY
@@ -668,4 +670,4 @@ def test_a_gain_is_held_against_the_one_at_the_end_that_is_its_own(study):
   assert {row: end.pretrained.record['row'] for row, end in ends.items()} == {
     'S4 + Masked SPT': 'S4 + Masked SPT',
     'S4 + Masked SPT on all': 'S4 + Masked SPT on all',
-  }  # the long one has two at the end, of which none is its own
+  }  # the long one has none: at the end there are two cells of other rows

@@ -1,5 +1,5 @@
-"""Scores and their jackknife units: against pairs and sums written out, scikit-learn's numbers, and by how
-often their intervals cover."""
+"""Scores and their jackknife units agree with plain loops and with scikit-learn, and their intervals
+cover."""
 
 import math
 
@@ -13,8 +13,8 @@ from lra_spt.report.statistics import intervals, jackknife
 
 
 def drawn(kind, seed, examples=30, classes=4, units=0, skill=1.0, shared=0.0):
-  """(label, prediction, group) of classes, or of several labels whose predictions have ties. The last class
-  is rare, and the errors of the `units` groups have a part that is `shared`."""
+  """Draws (label, prediction, group) of classes, or of several labels whose predictions have ties. The last
+  class is rare. A part `shared` of the errors is common to the examples of a group."""
   rng = np.random.default_rng(seed)
   group_N = rng.integers(0, units, examples) if units else None
   share_K = np.append(np.full(classes - 1, 1.0), 0.3)
@@ -88,8 +88,8 @@ def test_units_in_parts_are_those_at_once(monkeypatch):
 
 
 def test_golden_numbers_of_scikit_learn():
-  """scikit-learn 1.9.1: f1_score (for several labels with zero_division=nan), roc_auc_score and
-  average_precision_score, average='macro'; r2_score of two dimensions."""
+  """GOLDEN is from scikit-learn 1.9.1: f1_score (for several labels with zero_division=nan), roc_auc_score
+  and average_precision_score with average='macro', and r2_score of two dimensions."""
   label, prediction, _ = drawn('classes', 0)
   assert measures.macro_f1(label, prediction) == pytest.approx(GOLDEN[0], abs=1e-12)
   label, prediction, _ = drawn('several', 0)
@@ -123,7 +123,7 @@ def test_r2_of_several_dimensions_is_their_mean():
 
 
 def test_constant_answers():
-  """The best of all constant answers, tried one by one."""
+  """`constant` equals the best score of all constant answers, which are tried one by one."""
   label, _, _ = drawn('classes', 2)
   for name, score in (('accuracy', measures.accuracy), ('macro_f1', measures.macro_f1)):
     tried = [score(label, np.full(len(label), k)) for k in range(4)]
@@ -145,7 +145,7 @@ def test_labels_without_a_score():
 @pytest.mark.parametrize('name, kind', CASES)
 @pytest.mark.parametrize('options', [{'examples': 200}, {'examples': 400, 'units': 12, 'shared': 0.5}])
 def test_coverage(name, kind, options):
-  """Simulated, 200 samples each."""
+  """95 % intervals of 200 simulated samples hold the truth in 90 to 99 % of them."""
   many = {'examples': 200_000, 'units': 50_000 if 'units' in options else 0}
   truth = measures.MEASURES[name](*drawn(kind, 99, **options | many, skill=0.93)[:2])
   held = 0

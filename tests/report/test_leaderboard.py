@@ -1,4 +1,4 @@
-"""The leaderboard: published rows as printed, what does not add up in them, own runs among them."""
+"""The leaderboard shows published rows as printed, marks averages that do not add up, and includes runs."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ def rows():
 
 
 def test_nine_printed_averages_follow_from_nothing(rows):
-  """The flagged rows are those whose average is off by more than one unit of the last printed digit."""
+  """A row is marked if its average is off by more than one unit of the last printed digit."""
 
   def decimals(value):
     return len(f'{value}'.partition('.')[2].rstrip('0'))
@@ -79,7 +79,7 @@ def test_the_three_conventions(rows):
 
 
 def test_rows_are_those_of_their_sources(rows, shared_folder):
-  """Every row that was collected stands here as printed, whichever of the two files has it."""
+  """Every collected row stands on the leaderboard as printed."""
   collected = json.loads((shared_folder / 'reference' / 'leaderboard.json').read_text())
   ours = {(tuple(sorted(row.values.items())), row.average) for row in rows}
   missing = []

@@ -1,4 +1,4 @@
-"""The page shows picture, table and sentences first and folds the rest; it is safe and self-contained."""
+"""The page shows picture, table and sentences first and folds the rest. It is safe and self-contained."""
 
 import dataclasses
 import re
@@ -48,7 +48,7 @@ def test_the_page_holds_every_section_and_number(write_study, seeds):
 def test_the_page_needs_nothing_from_outside(write_study):
   page = page_of(write_study((0,), task='image'))
   assert not {'link', 'img', 'iframe', 'object'} & {*page.tags}
-  assert page.tags.count('script') == 1  # whose hash the policy of the page names
+  assert page.tags.count('script') == 1  # the policy of the page allows it by its hash
   assert not [a for a in page.attributes if a[1] in ('src', 'href', 'action') and not a[2].startswith('#')]
   ids = [value for _, name, value in page.attributes if name == 'id']
   assert len(ids) == len(set(ids))

@@ -52,7 +52,7 @@ def test_tables_that_repeat_a_number_agree():
 
 
 def average(table, approach):
-  """Mean over the tasks of a row as the paper takes it: without PathX-256, a missing PathX counting as 50."""
+  """The mean of a row as the paper takes it: PathX-256 is left out, and a missing PathX counts as 50."""
   rows = [row for row in ROWS if (row.table, row.approach) == (table, approach) and row.task != 'pathx256']
   return sum(50.0 if row.value is None else row.value for row in rows) / len(rows)
 

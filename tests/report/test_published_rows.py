@@ -1,4 +1,4 @@
-"""Where the project is published: one line of setup.py says it, and docs/build.py writes it everywhere."""
+"""One line of setup.py says where the project is published, and docs/build.py writes it everywhere."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def test_nothing_names_a_placeholder(repository):
 
 @pytest.mark.parametrize('owner', ['', 'jane-doe'])
 def test_one_line_writes_every_address(repository, owner):
-  """It can be set, changed and removed again."""
+  """The owner can be set, changed and removed again."""
   found = {}
   for path in address.files():
     text = address.filled(path.read_text(encoding='utf-8'), 'somebody')

@@ -1,4 +1,4 @@
-"""Intervals of R2: against the jackknife written out, by their properties, and by how often they cover."""
+"""Intervals of R2 agree with a plain jackknife, have the right properties, and cover."""
 
 import functools
 import math
@@ -14,8 +14,9 @@ r2_units = functools.partial(jackknife.score_units, 'r2')
 
 
 def drawn(seed, units, size=1, *, between=0.0, spread=0.0):
-  """(label, prediction, group) of `units` recordings of `size` windows; `between`: what errors of a recording
-  share, `spread`: how much recordings differ in the size of their errors."""
+  """Draws (label, prediction, group) of `units` recordings of `size` windows. `between` is the sd of the
+  error that the windows of a recording share; `spread` is how much recordings differ in the size of
+  errors."""
   rng = np.random.default_rng(seed)
   group_N = np.repeat(np.arange(units), size)
   label_N = rng.normal(70, 4, units)[group_N] + rng.normal(0, 4, units * size)
@@ -27,7 +28,7 @@ def r2_of(label_N, prediction_N):
   return 1 - np.mean((label_N - prediction_N) ** 2) / np.var(label_N)
 
 
-def test_r2_is_that_of_its_definition():
+def test_r2_agrees_with_its_definition():
   label_N, prediction_N, _ = drawn(0, 40)
   assert r2(label_N, prediction_N) == pytest.approx(r2_of(label_N, prediction_N))
   assert r2(label_N, np.full(40, label_N.mean())) == pytest.approx(0)
@@ -65,7 +66,7 @@ def test_units_do_not_depend_on_where_labels_lie():
     ([2.0] * 5, [1.0] * 5, None),
     ([1.0, 2.0, 2.0], [1.0, 1.0, 1.0], None),
   ],
-)  # the last has no variation without its first example
+)  # in the last case, labels do not vary without the first example
 def test_too_little_to_compute(case):
   label_N, prediction_N, group_N = (None if part is None else np.array(part) for part in case)
   assert r2_units(label_N, prediction_N, group_N) is None
@@ -92,7 +93,7 @@ def test_two_groups_that_differ_wildly_bound_nothing():
 
 
 def test_windows_of_one_recording_do_not_count_as_many():
-  """The same 20 recordings in 1 or 30 windows each, whose errors are all but alike, tell about the same."""
+  """If each of 20 recordings is repeated as 30 windows, the interval over groups stays the same."""
   label_N, prediction_N, group_N = drawn(5, 20)
   repeated = [np.repeat(part, 30) for part in (label_N, prediction_N, group_N)]
   once = statistics.r2_interval(r2_units(label_N, prediction_N))
@@ -114,7 +115,8 @@ def test_windows_of_one_recording_do_not_count_as_many():
   ],
 )
 def test_coverage(units, size, options, lowest):
-  """Simulated, 600 samples each: nearly as promised where units are many or alike, else less."""
+  """In 600 simulated samples, intervals cover nearly 95 % where units are many or alike, and less
+  elsewhere."""
   truth = r2_of(*drawn(99, 100_000, 2, **options)[:2])
   held = 0
   for seed in range(600):

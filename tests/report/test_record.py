@@ -1,4 +1,4 @@
-"""Predictions made elsewhere become runs: checked against the prepared set, marked in every report."""
+"""Recorded predictions become runs that are checked against the prepared set and marked in reports."""
 
 import importlib.util
 import io
@@ -55,7 +55,7 @@ def held_out(tiny_config, tiny_data):
 
 @pytest.fixture
 def record(held_out, tiny_data, tmp_path, capsys):
-  """record(changes of the arrays, flags) -> (status, what it printed, folder)."""
+  """record(*flags, **changed arrays) -> (status, output, folder)."""
 
   def run(*flags, out='W', task='tiny_listops', data_dir=tiny_data, **changes):
     path = tmp_path / 'p.npz'
@@ -230,7 +230,7 @@ def test_a_folder_with_a_run_is_refused(record, tmp_path):
 
 
 def test_files_in_the_home_of_the_user(record, tmp_path, tiny_data, repository, monkeypatch, capsys):
-  """`--predictions=~/p.npz` works where no shell puts the home in the place of ~."""
+  """`--predictions=~/p.npz` works although the shell does not replace ~ there."""
   assert record()[0] == 0
   monkeypatch.setenv('HOME', str(tmp_path))
   (tmp_path / 'mine.py').write_text('from configs.image import get_config')
@@ -264,7 +264,7 @@ def test_reports_mark_it(record, tmp_path):
   html = report.write(read_any(workdir), tmp_path / 'r.html').read_text()
   assert '75.0\u00a0% \u2020' in html
   assert 'made elsewhere (&lt;b&gt;theirs&lt;/b&gt;)' in html
-  # What calls itself the same as runs of ours stays another arm.
+  # A recorded run with the model and regime of ours is still another arm.
   result = run_folder.read_result(workdir / 'theirs') | {'model': 'transformer', 'seed': 1}
   files.write_json(workdir / 'theirs' / 'result.json', result)
   assert read_any(workdir).rows == [
@@ -353,7 +353,7 @@ print('jax' in sys.modules)
 
 @pytest.mark.skipif(importlib.util.find_spec('torch') is None, reason='PyTorch is not installed')
 def test_a_pytorch_model_joins(tmp_path, repository):
-  """The example, in a process where importing jax fails, and the command that it prints."""
+  """The example runs where importing jax fails, and the command that it prints records its predictions."""
   stripes.prepare_stripes(tmp_path / 'data', examples=64)
   code = """
 import runpy

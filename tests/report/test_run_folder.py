@@ -1,4 +1,4 @@
-"""The folder of a run: one owner, one schema, failures noted, and the pretraining of another run."""
+"""A run folder has one owner and one schema, notes failures, and may use the pretraining of another run."""
 
 import errno
 import json
@@ -78,7 +78,7 @@ NOTE = {
   'metrics': {'loss': 2.5},
   'folder': 'finetune-0a',
 }
-FILES = {  # content, what reads it, changes of it that are refused
+FILES = {  # name: (content, its reader, changes that are refused)
   run_folder.CONFIG: (
     CONFIG,
     run_folder.read_config,
@@ -129,7 +129,7 @@ def test_json_edited_since_is_refused(tmp_path, name):
   checksums.write(path, content)
   assert read(tmp_path) == content
   written = path.read_text()
-  path.write_text(json.dumps(json.loads(written)))  # the same in other words
+  path.write_text(json.dumps(json.loads(written)))  # the same values, formatted otherwise
   assert read(tmp_path) == content
   key, value = next((key, value) for key, value in content.items() if isinstance(value, (str, int)))
   path.write_text(
@@ -183,19 +183,19 @@ def test_a_workdir_in_use_is_refused(load, tmp_path, tiny_data, repository, caps
 
 
 def test_of_two_processes_one_trains(start_training, undisturbed, trajectory, tmp_path):
-  """Started at once on one workdir: one is refused, the other trains as if it were alone."""
+  """Two processes start at once on one workdir. One is refused, and the other trains as if it were alone."""
   both = [start_training(tmp_path / 'run') for _ in range(2)]
   printed = [process.communicate(timeout=300)[0] for process in both]
   codes = sorted((process.returncode, text) for process, text in zip(both, printed, strict=True))
   assert codes[0][0] == 0, printed
-  if 'holds a finished run' not in codes[1][1]:  # unless the slower one came when all was done
+  if 'holds a finished run' not in codes[1][1]:  # unless the slower one started after the end
     assert codes[1][0] == 2, printed
     assert 'is training in' in codes[1][1]
     assert 'Traceback' not in codes[1][1]
   assert trajectory(tmp_path / 'run') == trajectory(undisturbed)
 
 
-def test_a_failure_is_noted_until_the_run_succeeds(load, tmp_path):
+def test_a_failure_is_noted(load, tmp_path):
   config = load('regime=scratch', {'finetune.optimizer.lr': 1e30})
   with pytest.raises(NonFiniteError, match='finetune met a non-finite number') as raised:
     experiment.run(config, tmp_path, announce=lambda line: None)
@@ -205,7 +205,7 @@ def test_a_failure_is_noted_until_the_run_succeeds(load, tmp_path):
 
 
 def test_a_run_that_diverged_says_so(load, tmp_path, capsys):
-  """Its numbers are finite, and it ends with status 0."""
+  """The loss rises far above its start but is finite, so the run finishes with a caution."""
   settings = {'finetune.optimizer.lr': 100.0, 'finetune.max_steps': 6, 'finetune.evaluate_every': 6}
   said = []
   result = experiment.run(load('regime=scratch', settings), tmp_path, announce=said.append)
@@ -245,12 +245,12 @@ def test_another_run_s_pretraining_is_finetuned(load, undisturbed, tmp_path, fil
   other = load('regime=masked', {'pretrain.optimizer.lr': 0.7})
   again = experiment.run(other, tmp_path / 'again', pretrained=undisturbed, announce=lambda line: None)
   original = run_folder.read_result(undisturbed)
-  assert again['config']['pretrain'] == original['config']['pretrain']  # and not of a pretraining of its own
+  assert again['config']['pretrain'] == original['config']['pretrain']  # not 0.7
   assert 'pretrain' not in again['origins']
   assert again.get('cautions', []) == original.get('cautions', [])
   assert again['pretrained']['run'] == str(undisturbed)
   assert again['stages']['pretrain'] == original['stages']['pretrain']
-  # The same pretraining and finetuning have the same folder; only the machine rounds otherwise.
+  # The folder is named by pretraining and finetuning, not by the machine, which may round differently.
   assert again['stages']['finetune']['folder'] == original['stages']['finetune']['folder']
   first, second = (run['stages']['finetune']['metrics']['loss'] for run in (again, original))
   np.testing.assert_allclose(first, second, rtol=1e-3)
@@ -301,7 +301,8 @@ WITHOUT_LINKS = (errno.ENOSYS, errno.EPERM, errno.ENOTSUP, errno.EROFS)
 
 @pytest.mark.parametrize('code', [None, *WITHOUT_LINKS])
 def test_a_stage_whose_link_leads_nowhere(tmp_path, monkeypatch, code):
-  """The store was moved: it is found where --stages says, and said to be gone where that has nothing."""
+  """The store of stages was moved. Stages are found in the new --stages, or the error says that they are
+  gone."""
   if code is not None:
     without_links(monkeypatch, code)
   old, new, empty = (tmp_path / name for name in ('old', 'new', 'empty'))
@@ -315,10 +316,10 @@ def test_a_stage_whose_link_leads_nowhere(tmp_path, monkeypatch, code):
   assert not empty.exists()  # a refused command changes nothing
   run_folder.share_stages(folders, new)
   assert (run_folder.followed(folders['pretrain']) / run_folder.STAGE).read_text() == '{}'
-  run_folder.share_stages(folders, empty)  # what is there stays
+  run_folder.share_stages(folders, empty)  # existing stages stay
   assert run_folder.followed(folders['pretrain']).resolve() == (new / 'pretrain-1').resolve()
   shutil.rmtree(new / 'pretrain-1')
-  run_folder.share_stages(folders, new)  # removed from the store of that link: trained again there
+  run_folder.share_stages(folders, new)  # the stage is gone from the store, so it is trained there again
   assert run_folder.followed(folders['pretrain']).is_dir()
 
 

@@ -67,7 +67,7 @@ def test_mcnemar_is_the_binomial_tail(only_a, only_b):
 
 @pytest.mark.parametrize('only_a, only_b, total', [(2, 12, 50), (20, 40, 160), (0, 5, 30), (7, 0, 40)])
 def test_tango_limits_solve_the_score_equation(only_a, only_b, total):
-  """At the limits the score with the restricted estimate, found here by search, equals the quantile."""
+  """At both limits the score equals the quantile. The restricted estimate in it is found by search here."""
   interval = statistics.tango(only_a, only_b, total)
   for d in (interval.low, interval.high):
     q = np.linspace(max(0, -d) + 1e-9, (1 - d) / 2 - 1e-9, 400_001)
@@ -113,13 +113,14 @@ def test_identical_predictions_leave_no_zero_width():
 
 
 def half_of_given_seeds(values):
-  """Half of the interval for which only the test examples are chance."""
+  """Returns half the width of the interval that takes the seeds as fixed and only the examples as random."""
   within = sum(np.var(v) / (len(v) - 1) for v in values) / len(values) ** 2
   return statistics.t_quantile(min(map(len, values)) - 1) * math.sqrt(within)
 
 
 def test_pooled_by_hand_with_test_examples_of_their_own():
-  """Means 0.1, 0.3, 0.2: mean 0.2, sd 0.1; t with 2 degrees of freedom is 4.3027."""
+  """Seeds have the means 0.1, 0.3, 0.2, so the mean is 0.2 and the sd 0.1. t with 2 degrees of freedom is
+  4.3027."""
   values = [np.repeat([1, 0], (right, 1000 - right)) for right in (100, 300, 200)]
   pooled = statistics.pooled(values, False, (0, 1))
   assert pooled.estimate == pytest.approx(0.2)
@@ -160,7 +161,7 @@ def test_pooled_holds_its_properties(values, same, random):
 
 
 def test_coverage_of_wilson_and_tango():
-  """Simulated, 1,500 samples each: 95 % intervals hold the truth in 93 to 97.5 % of them."""
+  """95 % intervals of 1,500 simulated samples hold the truth in 93 to 97.5 % of them."""
   rng = np.random.default_rng(0)
   held = [
     interval.low <= 0.3 <= interval.high
@@ -177,7 +178,7 @@ def test_coverage_of_wilson_and_tango():
 
 @pytest.mark.parametrize('groups, size', [(8, 25), (40, 10)])
 def test_coverage_of_an_accuracy_over_groups(groups, size):
-  """Simulated, 1,000 samples each, groups of unequal sizes that differ: examples alone miss too often."""
+  """In 1,000 simulated samples groups differ, also in size. Intervals that ignore groups miss too often."""
   rng = np.random.default_rng(2)
   held, narrow = [], []
   for _ in range(1000):
@@ -206,7 +207,7 @@ def test_groups_that_are_alike_inside_count_once():
 
 @pytest.mark.parametrize('right, expected', [(1.0, 5), (0.0, 5), (0.5, 50)])
 def test_groups_without_spread(right, expected):
-  """All right or all wrong: as many as there are groups; all groups alike: as many as there are examples."""
+  """If all answers are right or all wrong, groups count; if all groups are alike, examples count."""
   right_N = np.tile(np.arange(10) < 10 * right, 5)
   units_G = statistics.group_units(right_N, np.repeat(np.arange(5), 10))
   assert statistics.effective_examples(units_G, 50) == expected
@@ -217,7 +218,8 @@ def test_groups_without_spread(right, expected):
 
 @pytest.mark.parametrize('same', [True, False])
 def test_coverage_of_the_pooled_interval(same):
-  """The pooled interval covers under seed and example effects; that of given seeds cannot once seeds vary."""
+  """The pooled interval covers if seeds and examples vary. The interval of fixed seeds does not cover
+  then."""
   rng = np.random.default_rng(1)
   seeds, n, repeats = 5, 200, 1000
   for seed_sd, lowest in ((0.0, 0.94), (0.05, 0.92)):

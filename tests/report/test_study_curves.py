@@ -1,4 +1,4 @@
-"""Learning curves: their axes, and the runs that have none."""
+"""Learning curves have the right axes, and runs without measurements have no curve."""
 
 import types
 
@@ -10,7 +10,7 @@ from lra_spt.report.statistics.scores import ACCURACY, R2
 
 
 def run(pretrain=None, *, flops=10, validation=True, score=ACCURACY):
-  """A run of 4 steps of finetuning, evaluated at steps 2 and 4, after so many steps of pretraining."""
+  """A run of 4 steps of finetuning, evaluated at steps 2 and 4, after `pretrain` steps of pretraining."""
   stages = {'pretrain': pretrain, 'finetune': 4} if pretrain else {'finetune': 4}
   steps = np.array([2, 4])
   curve = {score.key: (steps, np.array([0.25, 0.5])), 'loss': (steps, np.array([2.0, 1.0]))}
@@ -33,7 +33,7 @@ def table(**runs):
 
 @pytest.fixture
 def drawn(monkeypatch):
-  """Arguments of the charts that are drawn."""
+  """Collects the arguments of the charts that are drawn."""
   calls = []
 
   def line_chart(lines, xlabel, ylabel, **options):

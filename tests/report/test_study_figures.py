@@ -36,7 +36,7 @@ def table_of(tmp_path):
 
 @pytest.fixture
 def drawn(monkeypatch):
-  """The lines of every line chart."""
+  """Collects the lines of every line chart."""
   calls, line_chart = [], study_figures.charts.line_chart
 
   def kept(lines, *labels, **options):
@@ -64,7 +64,7 @@ def test_gains_are_drawn_as_shares_of_the_score_from_scratch(table_of, drawn):
   absolute, relative = study_figures.figures(table)
   assert (absolute['caption'], [name for name, _ in relative['key']]) == ('Accuracy', ['S4 + SPT'])
   ((curve,),) = (line.curves for line in drawn[1])
-  assert np.allclose(curve, [(0.1, 0.5), (0.5, 0.25)])  # the last is not run
+  assert np.allclose(curve, [(0.1, 0.5), (0.5, 0.25)])  # the last cell has not run
   page = report.write(table).read_text(encoding='utf-8')
   assert 'share of the accuracy from scratch' in page
   assert 'share &lt;all&gt;' in page
@@ -81,7 +81,7 @@ def test_bars_show_columns_and_their_mean_beside_published_numbers(table_of):
   assert table.averages('S4 + SPT') == [('mean of 2', None, None)]
   (figure,) = study_figures.figures(table)
   assert figure['svg'].count('<rect') == 4  # three cells and one mean
-  assert figure['svg'].count('stroke-width="2"') == 2  # published
+  assert figure['svg'].count('stroke-width="2"') == 2  # published numbers
   assert 'S4, mean of 2: 37.5 %' in figure['svg']
   (_, scratch), (_, pretrained) = figure['key']
   assert scratch.colour == pretrained.colour
@@ -92,7 +92,7 @@ def test_bars_show_columns_and_their_mean_beside_published_numbers(table_of):
 
 def test_training_is_drawn_over_epochs_in_the_metric_of_each_stage(table_of, drawn):
   table = table_of(of_both('image', 'Image'), (0.5, 0.75), show='curves')
-  assert not study_figures.figures(table)  # without measurements on training examples
+  assert not study_figures.figures(table)  # training examples were not measured
   for run in table.runs:
     for stage in run.result['stages']:
       path = run.stage_folder(stage) / 'metrics.jsonl'

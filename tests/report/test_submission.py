@@ -1,4 +1,4 @@
-"""Submissions: runs as one file and back; what was changed in it is seen, what could do harm is refused."""
+"""Submissions: runs become one file and come back. Changes are found, and harmful files are refused."""
 
 import io
 import json
@@ -82,7 +82,7 @@ def changed(path, change):
 
 
 def resealed(members, change=lambda result: None, **arrays):
-  """Changes result and predictions of a run and makes all checksums right, as somebody who cheats would."""
+  """Changes result and predictions of a run and corrects all checksums, as a cheater would."""
   stored = dict(np.load(io.BytesIO(members['seed0/predictions.npz']))) | arrays
   np.savez(file := io.BytesIO(), **stored)
   members['seed0/predictions.npz'] = file.getvalue()
@@ -167,7 +167,7 @@ def test_what_was_changed_is_seen(submit, capsys, change, sentence):
 
 
 def test_labels_are_those_of_the_set(submit, data_dir, capsys):
-  """Labels and predictions that were changed together give the score; only the set tells."""
+  """If labels and predictions are changed together, the score stays right. Only the prepared set shows it."""
   path = submit()[2]
   changed(path, lambda m: resealed(m, **shifted(m, 'label'), **shifted(m, 'prediction')))
   assert verify(path, capsys)[0] == 0

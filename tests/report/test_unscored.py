@@ -1,4 +1,4 @@
-"""Runs whose test score is not defined: every page, table and file shows them as such, and goes on."""
+"""If the test score of a run is not defined, every page, table and file says so and shows the other runs."""
 
 import csv
 import io
@@ -26,8 +26,8 @@ BEFORE = {'metric': 'r2', 'metrics': {'test': {'r2': -1.096e38, 'mae': 1.0, 'exa
 
 @pytest.fixture
 def folder(write_run, tmp_path):
-  """Three seeds of two arms on a task; all runs on another task, and a seed of one arm, have no score. One of
-  these is from a version that wrote a number in its place."""
+  """Two arms of three seeds on one task, where one seed has no score, and three runs without a score on
+  another task. One of these is from a version that wrote a number for such a score."""
   for seed in range(3):
     options = {'classes': 0, 'seed': seed, 'groups': 20}
     write_run(f'scratch{seed}', accuracy=0.5, constant=seed == 1, **options)
@@ -88,7 +88,7 @@ def test_commands_end_well(folder, capsys):
 
 @pytest.mark.parametrize('predictions', [True, False])
 def test_numbers_without_meaning_break_no_page(write_run, tmp_path, predictions):
-  """A folder from before with scores near the largest floats, curves that hold null, and a normal run."""
+  """Runs of an earlier version have scores near the largest float or beyond it, and null in their curves."""
   write_run('good', classes=0, accuracy=0.6, regime='masked')
   for seed, r2 in enumerate((-1.096e38, -3.4e38, -1e99, 1.0)):
     metrics = {'test': {'r2': r2, 'examples': 500}}
@@ -105,7 +105,7 @@ def test_numbers_without_meaning_break_no_page(write_run, tmp_path, predictions)
 
 @pytest.mark.parametrize('scale', [0.0, 3e37])
 def test_predictions_without_any_error_or_sense_break_no_page(write_run, tmp_path, scale):
-  """R2 is 1 for all, or -1e78, whose variance is beyond float32, and the square of that beyond float64."""
+  """R2 is 1 for all runs, or -1e78: its variance overflows float32, and the square of that float64."""
   label_N = (97.3 + 1e-4 * np.arange(30)).astype(np.float32)
   for regime, seed in itertools.product(('scratch', 'masked'), range(2)):
     noise_N = np.random.default_rng(seed + 2 * (regime == 'masked')).normal(size=30)

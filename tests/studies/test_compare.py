@@ -28,7 +28,7 @@ def test_the_recipe():
   jobs = study.jobs(plan, only={'model': 'mingru', 'task': 'listops_mini'})
   assert [job.seed for job in jobs] == [2, 2, 3, 3, 4, 4]
   steps = {job.config.regime: (job.config.pretrain.max_steps, job.config.finetune.max_steps) for job in jobs}
-  assert (steps['scratch'][1], steps['masked']) == (8_500, (2_500, 6_000))  # tied
+  assert (steps['scratch'][1], steps['masked']) == (8_500, (2_500, 6_000))  # equal steps in all
   searched = search.all_jobs(plan, study.jobs(plan))
   assert {job.config.model.name for job in searched} == {'mingru'}  # baselines have a rate
   assert {job.config.finetune.optimizer.lr for job in searched} == {2.5e-4, 1e-3, 4e-3}
@@ -111,13 +111,13 @@ def test_runs_of_the_package_are_chosen_from_committed_ones(tmp_path):
 
 @pytest.fixture
 def shipped():
-  """(a job that is exactly a run of the package, that run)."""
+  """(a job, the line of the run of the package that has the same config)."""
   folder, line = next(iter(archive.lines_of(compare.RUNS).items()))
   jobs = study.jobs(compare.load([line['result']['model']], 'listops'))
   return next(job for job in jobs if str(job.folder) == folder), line
 
 
-def test_only_exactly_equal_runs_take_the_place_of_training(tmp_path, monkeypatch, shipped):
+def test_only_a_run_with_the_same_config_and_data_replaces_training(tmp_path, monkeypatch, shipped):
   job, line = shipped
   put, prints = [], dict(line['result']['fingerprints'])
   split = types.SimpleNamespace(fingerprint=prints['data'], split_fingerprint=prints['splits'])
@@ -166,7 +166,7 @@ def test_cheap_cells_come_first_and_are_finished_first(tmp_path):
   costs = {folder_of(scratch[0].cell): 10.0, folder_of(masked[0].cell): 5.0}
   assert 'the first row, mingru, masked, ListOps, comes after 5.0 s' in compare.outlook(costs, masked, 1)
   pick, searched = compare.by_cost(costs, tmp_path), search.all_jobs(plan, scratch)
-  assert pick(searched, masked) == masked  # its rate is chosen, and it is cheaper
+  assert pick(searched, masked) == masked  # it needs no search, and is cheaper
   assert pick(searched, masked) == searched
   assert pick([], [*masked, *scratch]) == scratch
   assert pick([], [*masked, *scratch]) == [*masked, *scratch]

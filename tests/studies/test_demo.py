@@ -1,4 +1,4 @@
-"""The demo runs from nothing to a report; its numbers are checked by its own command, not here."""
+"""The demo runs from nothing to a report. The command itself checks the numbers, not these tests."""
 
 import json
 import os
@@ -20,8 +20,8 @@ from lra_spt.studies import demo
 
 @pytest.fixture
 def smoke(tmp_path, capsys):
-  """(workdir, what was printed) of `lra-spt demo --smoke`: of LRA_SPT_DEMO, where continuous integration has
-  run it, with what it printed beside it, or of one made here."""
+  """(workdir, output) of `lra-spt demo --smoke`. Where continuous integration has run it, LRA_SPT_DEMO names
+  the workdir, and a text file beside it has the output. Otherwise it runs here."""
   if made := os.environ.get('LRA_SPT_DEMO'):
     return pathlib.Path(made), pathlib.Path(f'{made}.txt').read_text()
   assert cli.main(['demo', '--smoke', f'--workdir={tmp_path}']) == 0

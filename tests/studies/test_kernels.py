@@ -1,4 +1,4 @@
-"""K_max of a run against the same number written from the formula; figure, file and report of it."""
+"""K_max of a run equals the formula. It can be drawn, stored, and shown in the report."""
 
 import dataclasses
 import json
@@ -80,9 +80,9 @@ def config_of(tiny_data, repository, regime, **model):
 
 @pytest.fixture(scope='module')
 def runs(tiny_data, repository, tmp_path_factory):
-  """(folder of two runs, {name: the arrays that they started from}).
+  """(folder of two runs, {name: their initial arrays}).
 
-  'scratch' is trained, from random values; 'masked' has checkpoints of both stages, made up to save time.
+  'scratch' is trained from random values. 'masked' is not trained, to save time: its checkpoints are made up.
   """
   folder, starts = tmp_path_factory.mktemp('kernels') / 'runs', {}
   create = states.create
@@ -110,7 +110,7 @@ def claim(folder, config):
 
 
 def pretend(folder, config, stage, *, step, factor):
-  """Saves the loop's own first state, with all scales times `factor`, as the best; returns the start."""
+  """Saves the initial state, with all scales times `factor`, as the best one; returns the initial arrays."""
   built = build(resolve(config), stage)
   directory = folder / f'{stage}-0'
   member = Member(built, directory)
@@ -155,7 +155,7 @@ def test_curves_of_a_run_with_pretraining(runs, tiny_data, repository, file_cont
   best = best_of(folder, read, config_of(tiny_data, repository, 'masked'))
   assert found.step == best['step'] == {'pretrain': 12, 'finetune': 6}[read]
   assert found.initial.shape == found.learned.shape == (DEPTH, LENGTH)
-  # Whatever the stage, the start is that of the run: the first state that pretraining makes.
+  # The initial kernels of both stages are those of the run, before pretraining.
   np.testing.assert_allclose(found.initial, formula(starts['masked']), rtol=1e-5)
   np.testing.assert_allclose(found.learned, formula(mixer_arrays(best)), rtol=1e-5)
   assert not np.allclose(found.learned, found.initial, rtol=1e-3)
@@ -169,7 +169,7 @@ def test_curves_of_a_trained_run_from_scratch(runs, tiny_data, repository):
   np.testing.assert_allclose(found.learned, formula(mixer_arrays(best)), rtol=1e-5)
   assert not np.allclose(found.learned, found.initial, rtol=1e-3)
   np.testing.assert_allclose(found.initial, formula(starts['scratch']), rtol=1e-5)
-  assert starts['scratch']['scale'].std() < 0.7  # random_std is 0.5; the mixer's own is 1
+  assert starts['scratch']['scale'].std() < 0.7  # random_std is 0.5; without it the std is 1
 
 
 def test_looking_inside_shows_the_same_kernels(runs):
@@ -182,8 +182,8 @@ def test_looking_inside_shows_the_same_kernels(runs):
   assert found.uniform is None
 
 
-def test_the_start_of_a_run_that_goes_on_from_another(runs, tmp_path):
-  """It is that of the other; where nobody knows which that was, there is none to be shown."""
+def test_initial_kernels_of_a_run_that_starts_from_another(runs, tmp_path):
+  """They are those of the other run. If the other run is not known, there are none."""
   folder = shutil.copytree(runs[0] / 'masked', tmp_path / 'run')
   stored = json.loads((folder / 'config.json').read_text())
   (folder / 'config.json').write_text(json.dumps(stored | {'seed': 1, 'pretrained': 'x'}))
@@ -230,7 +230,7 @@ def test_damaged_checkpoint_is_named(runs, tmp_path):
 
 
 def test_command_on_several_runs(runs, tiny_data, repository, tmp_path, capsys):
-  """One of them has attention, another has only begun; they are named and left out."""
+  """One run has attention and another has only begun. Both are named and left out."""
   folder = shutil.copytree(runs[0], tmp_path / 'runs')
   config = config_of(tiny_data, repository, 'masked')
   claim(folder / 'begun', config)
@@ -375,7 +375,8 @@ def test_tasks_that_are_images():
 
 
 def test_figures_of_kernels_that_are_hard_to_draw(tmp_path):
-  """Zero everywhere, not finite, one lag, a last row that is not full, and a title that looks like TeX."""
+  """The kernels are zero everywhere, not finite, of one lag, or with a last row that is not full. One title
+  looks like TeX."""
   zero, broken = np.zeros((1, 50)), np.full((1, 50), np.nan)
   for found in (
     made_up(4, row=7),

@@ -1,4 +1,4 @@
-"""Studies of the paper: what their cells change, and what they say."""
+"""Studies of the paper: the changes that their cells make, and the sentences about them."""
 
 import collections
 import dataclasses
@@ -77,7 +77,7 @@ def test_studies_say_what_protocol_paper_changes(repository):
   behaviours = [field.name for field in dataclasses.fields(protocol.Protocol) if field.name != 'name']
   assert not [name for name in behaviours if f'`{name}`' not in page]
   for path in user_files.installed('studies', 'get_study'):
-    others = ('mini', 'questions', 'lab', 'recall', 'archives')  # on tasks that the paper does not have
+    others = ('mini', 'questions', 'lab', 'recall', 'archives')  # their tasks are not in the paper
     if not path.removeprefix('configs/studies/').startswith(others):
       assert '--config.protocol=paper' in (repository / path).read_text(), path
 

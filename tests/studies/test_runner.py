@@ -1,4 +1,5 @@
-"""Studies that run: what runs share and skip, what one that fails costs the others, and its page."""
+"""A study runs: its runs share stages and skip finished ones, one that fails stops no other, and it gets a
+page."""
 
 import base64
 import contextlib
@@ -34,7 +35,7 @@ def run_study(workdir, tiny_data, compilation_cache, on_devices, *flags, arg='',
   """Starts `lra-spt study` on tests/tiny_study.py; returns the Popen."""
   root = pathlib.Path(__file__).resolve().parents[2]
   command = [sys.executable, '-m', 'lra_spt', 'study', f'tests/tiny_study.py{":" + arg if arg else ""}']
-  # A line a step: a run that is asked to end writes one, wherever it is.
+  # A run that is asked to end writes a line. If every step has one, lines do not depend on that moment.
   lines = ['--config.runtime.steps_per_dispatch=1', '--config.runtime.log_every=1']
   command += [f'--workdir={workdir}', f'--config.runtime.data_dir={tiny_data}', *lines, *flags]
   environment = os.environ | compilation_cache | on_devices(1) | {'PYTHONPATH': str(root)}
@@ -127,7 +128,8 @@ def test_results_of_another_config_are_refused(finished, repository):
 
 
 def test_a_seed_of_another_command_is_one_of_the_same_cell(finished, repository):
-  """Also where it is not named: the cell's number would be a mean of both."""
+  """Its config is compared with seeds that the command does not name, since all seeds of a cell are
+  averaged."""
   workdir, _ = finished
   one = study.load(str(repository / 'tests' / 'tiny_study.py'))
   others = study.jobs(one, seeds=(7,), only={'row': 'masked'})
@@ -140,7 +142,7 @@ def test_a_seed_of_another_command_is_one_of_the_same_cell(finished, repository)
 
 @pytest.fixture
 def planned(monkeypatch, tmp_path):
-  """(a job, check): check(result) compares this result in the job's folder with its config."""
+  """(a job, check); check(result) compares the result in the folder of the job with its config."""
   (job,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4,regime=scratch')]))
   (tmp_path / job.folder).mkdir(parents=True)
   (tmp_path / job.folder / run_folder.RESULT).touch()
@@ -247,7 +249,7 @@ def test_the_exit_status_says_whether_to_run_it_again(monkeypatch, tmp_path, tin
 def test_seeds_of_a_cell_train_as_one_program(
   finished, tmp_path, tiny_data, compilation_cache, on_devices, trajectory
 ):
-  """On one CPU device with the numbers that they have by themselves; one command makes each cell."""
+  """One command trains all seeds of a cell on one CPU device. Their numbers are those of separate runs."""
   flags = ('--seeds=0,1,2', '--config.runtime.members=2', '--only=row=scratch')
   process = run_study(tmp_path, tiny_data, compilation_cache, on_devices, *flags, arg='good')
   output, errors = process.communicate(timeout=300)
@@ -275,7 +277,7 @@ def test_a_damaged_run_is_named_and_the_others_stay(finished, tmp_path, capsys):
 def test_killed_twice_it_ends_as_if_undisturbed(
   finished, tmp_path, tiny_data, compilation_cache, on_devices, trajectory
 ):
-  """SIGKILL of the command, whose runs end with it, and Ctrl-C; then the same command to its end."""
+  """SIGKILL ends the command and its runs, then Ctrl-C does. The same command is repeated and finishes."""
   workdir, start = tmp_path / 'W', (tiny_data, compilation_cache, on_devices, '--processes=2')
   for stages, sign in ((1, signal.SIGKILL), (3, signal.SIGINT)):
     process = run_study(workdir, *start)
@@ -304,13 +306,13 @@ def test_a_study_that_is_asked_to_end_can_be_given_again(
     try:
       os.kill(os.getpid(), sign)
       time.sleep(60)
-    finally:  # the runs save; what is not sent by hand comes several times
+    finally:  # while runs save, a scheduler repeats its signal
       if sign not in (signal.SIGTERM, signal.SIGINT):
         os.kill(os.getpid(), sign)
         os.kill(os.getpid(), signal.SIGTERM)
 
   monkeypatch.setattr(study_command, '_run', run)
-  # What starts the tests in the background may have some of them ignored.
+  # If the tests run in the background, some of these signals may be ignored.
   before = signal.signal(sign, signal.default_int_handler if sign == signal.SIGINT else signal.SIG_DFL)
   request.addfinalizer(lambda: signal.signal(sign, before))
   file = pathlib.Path(__file__).parent.parent / 'tiny_study.py'
@@ -323,7 +325,7 @@ def test_a_study_that_is_asked_to_end_can_be_given_again(
 
 
 def test_a_run_that_the_scheduler_asks_too_is_not_ended_before_it_has_saved():
-  """The signal of the study is none of those of which a second one ends a run at once."""
+  """A second SIGTERM or SIGINT would end a run at once, so the study sends another signal."""
   sent = []
   attempt = object.__new__(runner.Attempt)
   attempt.process = types.SimpleNamespace(send_signal=sent.append)
@@ -346,7 +348,7 @@ def test_a_process_of_several_runs_is_asked_to_end_once():
 
 
 class Unheeding:
-  """An attempt of two runs that does not end when it is asked to."""
+  """An attempt of two runs that ignores the request to end."""
 
   jobs, log, logged_before, slot, seconds = ('seed0', 'seed1'), None, 0, 0, 0.0
 
@@ -363,11 +365,11 @@ class Unheeding:
 
 
 @pytest.mark.parametrize('grace', [0.0, 60.0])
-def test_what_does_not_end_in_time_or_at_a_second_interruption_is_not_called_saved(monkeypatch, grace):
+def test_runs_that_had_to_be_killed_are_not_called_saved(monkeypatch, grace):
   def ending():
     attempt.events.append('told')
     if grace:
-      raise KeyboardInterrupt  # the second
+      raise KeyboardInterrupt  # the second interruption
 
   attempt = Unheeding()
   monkeypatch.setattr(runner, 'GRACE', grace)
@@ -393,8 +395,8 @@ def test_an_interruption_is_answered_at_once_and_in_the_end(monkeypatch, tmp_pat
   )
 
 
-def test_last_words_are_of_this_attempt(monkeypatch, tmp_path):
-  """An earlier attempt's reason is not that of one which was killed without a word."""
+def test_the_last_line_of_a_failure_is_of_this_attempt(monkeypatch, tmp_path):
+  """An attempt that was killed silently does not get the reason of an earlier attempt."""
   (job,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4')]))
   folder = tmp_path / job.folder
   folder.mkdir(parents=True)
@@ -424,7 +426,7 @@ def test_only_gpus_that_are_not_hidden_are_given(given, of_slots, monkeypatch, t
 
 
 def test_a_run_that_another_process_holds_up_is_tried_again(monkeypatch, tmp_path):
-  """Such as one that trains a stage of a folder that two studies share."""
+  """The other process may train the same stage, in a folder that two studies share."""
   (job,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4')]))
   folder, events, attempts = tmp_path / job.folder, [], []
 
@@ -461,7 +463,7 @@ def test_a_run_starts_as_soon_as_the_stage_that_it_shares_is_done(tmp_path):
 
 
 def test_a_folder_that_another_process_owns_is_waited_for_and_said(monkeypatch, tmp_path):
-  """Also one of which all stages are done: that process tests."""
+  """All stages are done here, but the other process is still testing."""
   (job,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4')]))
   folder, events, lines = tmp_path / job.folder, [], []
   for key in job.stages.values():
@@ -497,7 +499,6 @@ def test_a_folder_that_another_process_owns_is_waited_for_and_said(monkeypatch, 
 
 
 def test_a_run_that_finds_its_folder_taken_has_not_failed(tmp_path):
-  """Another process was first."""
   (job,) = study.jobs(Study('x', 'X', [Cell('a', 'b', 'configs/image.py:model=s4')]))
   attempt = types.SimpleNamespace(jobs=[job], process=types.SimpleNamespace(returncode=2))
   with files.owned(tmp_path / job.folder, 'training in'):

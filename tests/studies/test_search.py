@@ -1,4 +1,4 @@
-"""Searches of hyperparameters: what is tried, what wins, and what then runs with it."""
+"""Searches of hyperparameters: values are tried, the best ones win, and fresh seeds run with them."""
 
 import pathlib
 
@@ -27,7 +27,7 @@ def searched(**changes):
 
 
 class Runs:
-  """In place of the runs of a study: which of them are finished or failed, and their validation scores."""
+  """Stands in for the runs of a study: holds their states and their validation scores."""
 
   def __init__(self, monkeypatch):
     self.states, self.score = {}, lambda job: 0.5
@@ -64,7 +64,7 @@ def test_rounds_build_on_what_won_and_fresh_seeds_run_with_it(runs):
     *[name.replace('seed 0', 'seed 1') for name in names(first.open)[:4]],
   ]
   assert first.jobs == ()
-  # Pretraining's smaller rate wins in the mean, though one seed says otherwise; finetuning's larger one.
+  # In the mean, pretraining's smaller rate wins, though not for seed 0. Finetuning's larger rate wins.
   runs.score = lambda job: (
     {0: 0.6, 1: 0.2}[job.seed] if 'pretrain lr 0.001' in job.what else job.config.finetune.optimizer.lr + 0.5
   )
@@ -74,7 +74,7 @@ def test_rounds_build_on_what_won_and_fresh_seeds_run_with_it(runs):
     f'masked, Stripes (round 2, finetune lr {lr}), seed {seed}' for seed in (0, 1) for lr in (0.01, 0.001)
   ]
   assert {job.config.pretrain.optimizer.lr for job in second.open} == {1e-4}
-  # The pretrainings of the winner are those of the first round.
+  # The second round uses the winner's pretraining of the first round.
   assert {job.stages['pretrain'] for job in second.open} == {
     job.stages['pretrain'] for job in first.open if 'pretrain lr 0.0001' in job.what
   }
@@ -160,7 +160,7 @@ def test_the_loss_chooses_where_validation_has_no_score(runs, monkeypatch):
 
 
 def test_an_accident_does_not_choose(runs, monkeypatch, tmp_path, tiny_data, capsys):
-  """A killed process is no fault of its values: they are tried once more by every command."""
+  """If a process was killed, its values are not at fault, so every command tries them once more."""
   tiny, asked = pathlib.Path(__file__).resolve().parents[1] / 'tiny_study.py', []
   fails = [True]
 

@@ -1,4 +1,4 @@
-"""Studies: what their files expand to, what they would take, and their records."""
+"""Studies: files expand to runs, a dry run estimates their cost, and folders hold their records."""
 
 import collections
 import dataclasses
@@ -23,9 +23,9 @@ from lra_spt.report.study.arms import duration
 from lra_spt.studies import budget, choice, estimate, progress, queues, records, runner, study
 from lra_spt.studies.study import Cell, Study
 
-# The tasks of archives.py exist where their sets are prepared.
+# archives.py is left out: its tasks exist only where their sets are prepared.
 INSTALLED = [path for path in user_files.installed('studies', 'get_study') if 'archives' not in path]
-RUNS = {  # what the files expand to: cells, those with a config, runs, stages to train
+RUNS = {  # study: (cells, cells with a config, runs, stages to train)
   'figure1': (40, 38, 38, 57),
   'figure2': (32, 32, 32, 48),
   'figure3': (36, 36, 36, 46),
@@ -36,7 +36,7 @@ RUNS = {  # what the files expand to: cells, those with a config, runs, stages t
   'larger_s4': (8, 8, 8, 12),
   'lab': (9, 9, 45, 50),
   'lab_image': (12, 12, 36, 45),
-  'mini_arms': (90, 90, 90, 126),  # all of LRA-mini: with one seed
+  'mini_arms': (90, 90, 90, 126),  # all of LRA-mini, with one seed
   'mini_further': (8, 8, 8, 12),
   'mini_labels': (11, 11, 11, 15),
   'mini_length': (16, 16, 16, 24),
@@ -129,7 +129,7 @@ def test_a_choice_of_runs(loaded):
   assert [(job.cell.row, job.seed) for job in chosen] == [
     ('S4', 3),
     ('S4 + Masked SPT', 3),
-    ('S4', 4),  # by now compiled
+    ('S4', 4),  # seed 3 has compiled its programs
     ('S4 + Masked SPT', 4),
   ]
   (job,) = study.jobs(one, only={'task': 'text', 'row': 'S4'}, overrides=['finetune.max_steps=7'])
@@ -242,7 +242,7 @@ def test_all_missing_sets_are_named_at_once(loaded, tmp_path):
 def test_commands_for_queues(loaded, tmp_path):
   _, jobs = loaded['figure3']
   lines = queues.script(jobs, tmp_path, 'plain').splitlines()
-  # From scratch each run is alone; those on all of the training inputs wait for one pretraining.
+  # A run from scratch has a line. Runs that pretrain on all inputs share a line, to share one pretraining.
   assert len(lines) == 24
   assert sum(line.startswith('(bad=; ') for line in lines) == 2
   words = shlex.split(lines[0])
@@ -270,7 +270,7 @@ def test_commands_for_queues(loaded, tmp_path):
   [((2,), 1, 2), ((0, 0, 0), 3, 0), ((0, 2, 0), 3, 2), ((1, 2, 0), 3, 1), ((1, 75, 0), 2, 75)],
 )
 def test_a_run_that_fails_keeps_no_other_of_its_line_from_starting(statuses, started, expected):
-  """But one that is to be queued again does."""
+  """Only a run that must be queued again (75) stops its line."""
   scripts = [f'echo {number}; exit {status}' for number, status in enumerate(statuses)]
   line = queues._in_sequence([f'bash -c {shlex.quote(each)}' for each in scripts])
   done = subprocess.run(['bash', '-c', line], capture_output=True, text=True, check=False)
@@ -287,7 +287,7 @@ def test_time_left_follows_the_runs_that_are_done(tmp_path):
   scratch, pretrained = jobs[0], next(job for job in jobs if 'pretrain' in job.stages)
   shown.tell(scratch, runner.RUNNING, 0)
   shown.tell(scratch, runner.FINISHED, 6.0)
-  # Per step a tenth of a second: three more of 60 steps and four of 120, two at a time.
+  # A step takes a tenth of a second. Three runs of 60 steps and four of 120 are left, two at a time.
   assert shown.seconds_left({}) == pytest.approx((3 * 6 + 4 * 12) / 2)
   files.write_json(
     _made(tmp_path / pretrained.folder) / 'failure.json', {'error': 'lr 3 in /a/b is too large'}
@@ -311,7 +311,7 @@ def test_time_left_counts_what_an_earlier_attempt_trained(tmp_path):
   attempt = types.SimpleNamespace(seconds=3.0)
   assert shown.seconds_left({first: attempt}) is None
   at.write_text('{"step": 51, "split": "train"}\n')
-  # 6 steps in 3 s: 9 are left of this run, 60 of the other.
+  # 6 steps took 3 s. 9 steps are left of this run, and 60 of the other.
   assert shown.seconds_left({first: attempt}) == pytest.approx((9 + 60) / 2)
   at.write_text('{"step": 60, "split": "train"}\n')
   shown.tell(first, runner.FINISHED, 7.5)
@@ -319,14 +319,14 @@ def test_time_left_counts_what_an_earlier_attempt_trained(tmp_path):
 
 
 def of_rates(*rates):
-  """A study of one pretraining and of learning rates of finetuning after it, and its jobs."""
+  """(a study with one pretraining and several learning rates of finetuning, its jobs)."""
   settings = [{'finetune.optimizer.lr': rate} for rate in rates]
   cells = [Cell(f'{each}', 'b', 'configs/image.py:model=s4,regime=masked', each) for each in settings]
   return (one := Study('x', 'X', cells)), study.jobs(one)
 
 
 def test_time_left_knows_what_is_trained_already(tmp_path):
-  """The second learning rate of finetuning takes the pretraining of the first."""
+  """The run with the second learning rate uses the pretraining of the first."""
   _, (first, second) = of_rates(1e-3, 4e-3)
   steps = {job: {'pretrain': 60, 'finetune': 40} for job in (first, second)}
   shown = progress.Progress((first, second), tmp_path, steps, 1, [].append)
@@ -339,7 +339,8 @@ def test_time_left_knows_what_is_trained_already(tmp_path):
 
 
 def test_time_left_counts_a_shared_stage_once(tmp_path):
-  """Four rates of finetuning, one pretraining: the first is in it, then through it, and a second begins."""
+  """Four rates of finetuning share a pretraining. The first run trains it, then finetunes; a second
+  begins."""
   _, jobs = of_rates(1e-3, 2e-3, 4e-3, 8e-3)
   shown = progress.Progress(
     jobs, tmp_path, {job: {'pretrain': 500, 'finetune': 400} for job in jobs}, 1, [].append
@@ -428,7 +429,7 @@ def test_a_dry_run_says_what_it_would_cost_and_writes_nothing(monkeypatch, tmp_p
 
 
 def test_a_dry_run_counts_no_stage_that_a_finished_run_has(monkeypatch, tmp_path):
-  """Two learning rates of finetuning after one pretraining, which the first has made."""
+  """Two learning rates of finetuning share one pretraining, which the first run has finished."""
   one, jobs = of_rates(1e-3, 4e-3)
   monkeypatch.setattr(estimate, '_step_seconds', lambda share: 0.1)
   monkeypatch.setattr(
