@@ -46,7 +46,7 @@ def folder(whole, tmp_path):
 
 
 def unseal(folder, **changes):
-  """Removes its checksums, so that other checks are reached."""
+  """Removes the checksums of the metadata, so that later checks are reached."""
   metadata = json.loads((folder / prepared.METADATA).read_text())
   metadata.pop(checksums.KEY)
   (folder / prepared.METADATA).write_text(json.dumps(metadata | changes))
@@ -158,7 +158,7 @@ def test_other_examples_have_another_fingerprint(folder):
     fingerprints.check(folder, metadata | {'longest': 13})
 
 
-def test_inspect_works_the_fingerprint_out_again(tmp_path, capsys):
+def test_inspect_computes_the_fingerprint_again(tmp_path, capsys):
   stripes.prepare_stripes(tmp_path, examples=20)
   folder = prepared.dataset_folder(tmp_path, 'stripes')
   flags = ['inspect', 'stripes', f'--data_dir={tmp_path}', '--examples=1']
@@ -173,7 +173,7 @@ def test_inspect_works_the_fingerprint_out_again(tmp_path, capsys):
 
 
 def test_a_shard_that_may_not_be_read_is_not_damaged(folder, task, monkeypatch):
-  """A reader of ArrayRecord would take it for an empty one."""
+  """ArrayRecord's reader would read such a shard as empty."""
   examples_lib.open_split(task, 'train', folder.parent.parent)  # verifies its checksums
   opening = open
 

@@ -1,4 +1,4 @@
-"""The stream of batches: order, coverage, rows, splits, and what damaged data gets."""
+"""The stream of batches has a fixed order and covers every example; damaged data are refused."""
 
 import dataclasses
 import errno
@@ -136,7 +136,7 @@ STORED = {
 
 @pytest.mark.parametrize('kind', STORED)
 def test_records_are_read_as_tfds_reads_them(kind, tmp_path, monkeypatch):
-  """In any order, from any shard; repeated and single ones; with 0 and -0 among the labels."""
+  """Records are read in any order, from any shard, and repeatedly. Labels include 0 and -0."""
   monkeypatch.setattr(builders, 'SHARD_BYTES', 400)
   rng, form = np.random.default_rng(0), {'dtype': np.uint8, 'classes': 3, 'documents': 1} | STORED[kind]
 
@@ -281,7 +281,7 @@ def test_damaged_data_is_refused_with_advice(byte_task, byte_set, tmp_path, dama
   elif damage == 'older':
     metadata = json.loads((folder / 'metadata.json').read_text())
     (folder / 'metadata.json').write_text(json.dumps({k: v for k, v in metadata.items() if k != 'sha256'}))
-  elif damage == 'unnamed':  # nothing to check would be found whole
+  elif damage == 'unnamed':  # without checksums, every file would pass
     metadata = json.loads((folder / 'metadata.json').read_text())
     (folder / 'metadata.json').write_text(json.dumps(metadata | {'sha256': {}}))
   elif damage == 'metadata':
@@ -308,7 +308,7 @@ TENSOR = 'tensorflow_datasets.core.features.tensor_feature.Tensor'
   ],
 )
 def test_no_module_that_a_set_names_is_imported(byte_task, byte_set, tmp_path, monkeypatch, features, what):
-  """TFDS reads several spellings of a class, and imports its module."""
+  """TFDS accepts several spellings of a class and imports its module."""
   monkeypatch.syspath_prepend(tmp_path)
   (tmp_path / 'hostile.py').write_text('raise SystemExit(9)')
   folder = prepared.dataset_folder(tmp_path, byte_task.dataset)
@@ -328,7 +328,7 @@ def test_a_set_is_hashed_once_and_again_when_a_file_may_have_changed(
   hashed, of_file = [], checksums.of_file
 
   def count(path):
-    if path.suffix != '.json':  # small ones are hashed every time
+    if path.suffix != '.json':  # JSON files are small, and hashed every time
       hashed.append(path.name)
     return of_file(path)
 
@@ -362,8 +362,8 @@ def test_changed_bytes_are_noticed_and_their_file_is_named(byte_task, byte_set, 
 
 @pytest.mark.parametrize('error', [OSError(errno.ESTALE, 'Stale'), RuntimeError('read: Input/output error')])
 @pytest.mark.parametrize('times', [2, 4])
-def test_reads_that_the_system_refuses_are_made_again(byte_task, byte_set, monkeypatch, capsys, error, times):
-  """Network storage may be away for a moment, or for good."""
+def test_reads_that_fail_are_repeated(byte_task, byte_set, monkeypatch, capsys, error, times):
+  """Network storage may fail for a moment, or for good."""
   folder = prepared.dataset_folder(byte_set[0], byte_task.dataset)
   expected = examples_lib.open_source(str(folder), 'train').read(np.arange(3))
   pauses, left = [], [times]
@@ -431,7 +431,7 @@ def test_files_that_the_splits_leave_unread_are_refused(make_set, byte_task, tmp
   task = dataclasses.replace(byte_task, dataset='tiny_spare', splits=kind)
   with pytest.raises(DataError, match=reason):
     examples_lib.open_split(task, 'train', tmp_path)
-  if file == 'both':  # what published code leaves unread stays so
+  if file == 'both':  # the splits of published code may leave files unread
     for other in ('files', 'reused', 'shuffled'):
       examples_lib.open_split(dataclasses.replace(task, splits=other), 'train', tmp_path)
 
@@ -461,7 +461,7 @@ def test_parts_lie_within_larger_parts_and_hold_the_classes_as_drawn(make_set, b
   assert [len(part) for part in parts] == [8, 80, 800, 1600]
   for small, large in zip(parts, parts[1:], strict=False):
     assert set(small.indices) < set(large.indices)
-  order = np.random.RandomState(42).permutation(1600)[:80]  # as the published code draws them
+  order = np.random.RandomState(42).permutation(1600)[:80]  # as in the published code
   assert sorted(parts[1].indices) == sorted(train.indices[order])
   share = np.bincount(parts[2].gather(np.arange(800))['label'], minlength=10) / 800
   whole = np.bincount(train.gather(np.arange(1600))['label'], minlength=10) / 1600

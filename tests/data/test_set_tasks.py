@@ -1,4 +1,4 @@
-"""Tasks that prepared sets are by themselves, without a Python file."""
+"""A prepared set defines a task of its name, without a Python file."""
 
 import numpy as np
 import pytest
@@ -84,7 +84,7 @@ def test_a_set_says_what_its_task_is(tmp_path, found, inputs, labels, splits):
   assert batch['inputs'].shape == (2, *task.row)
   if splits == 'stratified' and found.get('test'):
     label = parts['validation'].gather(np.arange(len(parts['validation'])))['label']
-    np.testing.assert_array_equal(np.bincount(label), [3] * 4)  # a fifth of 15
+    np.testing.assert_array_equal(np.bincount(label), [3] * 4)  # a fifth of 15 per class
 
 
 def test_a_registered_task_comes_first(tmp_path, monkeypatch):

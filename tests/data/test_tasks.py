@@ -1,4 +1,4 @@
-"""Tasks: their sizes, shapes of batches and remarks on splits, all without jax."""
+"""Tasks have the right sizes, shapes of batches and cautions about splits, all without jax."""
 
 import dataclasses
 import subprocess
@@ -33,7 +33,7 @@ print(sum(len(x['index']) for x in pipeline.evaluation_batches(train, batch_size
 
 
 def test_sets_are_read_without_jax(repository, byte_task, byte_set):
-  """A user of another framework needs nothing of ours but this room; batches are the same."""
+  """Users of other frameworks can read the same batches with lra_spt/data alone."""
   program = [sys.executable, '-c', WITHOUT_JAX, str(byte_set[0])]
   done = subprocess.run(program, cwd=repository, capture_output=True, text=True, timeout=300)
   assert done.returncode == 0, done.stderr
@@ -61,12 +61,12 @@ def test_tasks_are_those_of_the_paper(shipped_tasks):
     'bidmc_rr': (4000, 2, 0, 0, 0),
     'bidmc_spo2': (4000, 2, 0, 0, 0),
     'ppg_dalia': (49_920, 6, 0, 0, 0),
-    'listops_mini': (128, 0, 19, 10, 19),  # ours: these,
+    'listops_mini': (128, 0, 19, 10, 19),  # from here on, tasks of ours
     'image_mini': (144, 1, 0, 10, 0),
     'text_mini': (256, 0, 90, 2, 90),
     'pathfinder_mini': (256, 1, 0, 2, 256),
     'pulse_mini': (256, 2, 0, 0, 0),
-    'stripes': (64, 1, 0, 4, 0),  # and that of the demo
+    'stripes': (64, 1, 0, 4, 0),  # the task of the demo
   }
   sizes = {
     t.name: (t.length, t.channels, t.vocabulary, t.classes, t.inputs.denoising_classes) for t in shipped_tasks
@@ -85,7 +85,7 @@ def test_tasks_are_those_of_the_paper(shipped_tasks):
     ('bidmc_hr', (4000, 2), 'float32', 'float32'),
   ],
 )
-def test_batches_say_what_they_are_before_they_are_there(name, row, stored, label):
+def test_a_task_describes_its_batches_before_they_are_read(name, row, stored, label):
   batch = tasks.get_task(name).batch(5, 3)
   assert batch['inputs'] == parts.ArraySpec((5, 3, *row), np.dtype(stored))
   lengths = (5, 3, 2) if name == 'retrieval' else (5, 3)
@@ -127,7 +127,7 @@ def test_bytes_as_tokens_are_the_same_batches(name):
     ('bidmc_hr', '2 x float32'),
   ],
 )
-def test_what_is_no_byte_is_not_read_as_one(name, held):
+def test_only_tasks_of_one_byte_per_position_can_be_read_as_tokens(name, held):
   with pytest.raises(
     ValueError, match=f'for tasks of one byte per position, but those of {name} hold {held}'
   ):
@@ -176,7 +176,7 @@ def test_a_task_that_is_normalised_by_position_is_registered_twice(monkeypatch):
     (tasks.Real, {'count': 2}),
   ],
 )
-def test_what_makes_no_sense_cannot_be_written_down(part, option):
+def test_impossible_values_of_a_task_are_refused(part, option):
   whole = {
     tasks.Tokens: {'length': 8, 'vocabulary': 9},
     tasks.Values: {'length': 8, 'mean': (0.5,), 'std': (0.5,)},
@@ -190,13 +190,13 @@ def test_what_makes_no_sense_cannot_be_written_down(part, option):
 
 
 @pytest.mark.parametrize('dtype, scale', [('uint8', 255.0), ('int16', 32_768.0), ('float32', 1.0)])
-def test_stored_values_are_divided_by_what_their_dtype_asks_for(dtype, scale):
+def test_the_default_scale_depends_on_the_dtype(dtype, scale):
   assert tasks.Values(8, (0.0,), (1.0,), dtype).scale == scale
-  assert tasks.Values(8, (0.0,), (1.0,), dtype, scale=10.0).scale == 10.0  # unless told
+  assert tasks.Values(8, (0.0,), (1.0,), dtype, scale=10.0).scale == 10.0  # unless it is given
   assert tasks.Values(8, (0.0,), (1.0,), dtype) == tasks.Values(8, (0.0,), (1.0,), dtype, scale=scale)
 
 
-def test_shipped_tasks_divide_as_ever(shipped_tasks):
+def test_scales_of_shipped_tasks_have_not_changed(shipped_tasks):
   found = {
     task.name: task.inputs.scale for task in shipped_tasks if not isinstance(task.inputs, tasks.Tokens)
   }
@@ -225,7 +225,7 @@ def test_a_dtype_in_which_nothing_is_stored_is_named():
     (tasks.Bytes(4), tasks.Real(80.0, 0.0, (80.0, 80.0)), 'its labels by std=0'),
   ],
 )
-def test_a_task_divides_by_nothing_that_makes_numbers_infinite(inputs, labels, said):
+def test_a_standard_deviation_must_be_finite_and_above_zero(inputs, labels, said):
   with pytest.raises(ValueError, match=rf"^Task 'flat' divides {said}; give a number above 0 \(1 for"):
     tasks.Task('flat', 'flat', inputs, labels)
 
@@ -234,7 +234,7 @@ def test_a_channel_that_never_varies_is_divided_by_one():
   inputs = tasks.Values(4, channels=3, dtype='int16', measured=True)
   assert inputs == tasks.Values(4, (0.0,) * 3, (1.0,) * 3, dtype='int16', measured=True)
   task = tasks.Task('flat', 'flat', inputs, tasks.Classes(2))
-  # Sums of float32 in float64 may be off in the last digits.
+  # Rounding may leave a tiny std for a channel that never varies.
   measured = task.with_measured(
     {'train': {'mean': [16_384.0, 3.0, 0.0], 'std': [8_192.0, 3e-13, 0.0]}}
   ).inputs

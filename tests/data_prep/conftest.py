@@ -13,7 +13,7 @@ from data_prep import catalogue
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch):
-  """Official archives are gigabytes: tests download from their own machine or not at all."""
+  """Official archives have gigabytes, so tests download from this machine only."""
   get = requests.get
 
   def get_from_here(url, **options):
@@ -26,7 +26,7 @@ def no_network(monkeypatch):
 
 @pytest.fixture
 def make_official(change_entry):
-  """make_official(path) has the archive of that name pass for the official one."""
+  """make_official(path) makes the checksum of this archive the official one."""
 
   def make(path):
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -42,7 +42,7 @@ def make_official(change_entry):
 
 @pytest.fixture
 def change_entry(monkeypatch):
-  """change_entry(name, **changes) changes an entry of the catalogue, or makes one."""
+  """change_entry(name, **changes) changes an entry of the catalogue, or adds one."""
 
   def change(name, **changes):
     entry = catalogue.SETS.get(name, catalogue.Entry(name))

@@ -1,7 +1,8 @@
-"""Imports of damaged raw sets, and what must be true of them whatever is wrong.
+"""Damaged raw sets are imported. The import gives a set or an error of one sentence, and changes no other
+file.
 
-`python -m tests.data_prep.fuzzing FORM TRIES SEED FOLDER` tries one form in a process of its own, and prints
-a line of JSON.
+`python -m tests.data_prep.fuzzing FORM TRIES SEED FOLDER` tries one form in its own process and prints a line
+of JSON.
 """
 
 import contextlib
@@ -22,22 +23,21 @@ from lra_spt.errors import UserError
 from tests.data_prep import raw_sets
 from tests.data_prep.raw_sets import FORMS, SPECIAL, Damage
 
-# Layers within which nothing may change that is not noticed: checksums guard them.
+# Checksums guard these layers, so no change in them may give another set.
 GUARDED = ('gzip', 'zip', 'image')
-# But for sets of which fewer examples are left where that is accepted: without damaged images, and without
-# recordings whose names are damaged.
+# These forms may give a smaller set: damaged images, and recordings with damaged names, are left out.
 FEWER = ('pathfinder', 'pathfinder arrays', 'bidmc zip')
 
 
 def undamaged(form: str) -> Damage:
-  """The layers of an undamaged raw set of this form; `layers` has the number of things at each."""
+  """Makes an undamaged raw set of this form; `layers` of the result counts the parts at each layer."""
   damage = Damage(None, np.random.default_rng(0))
   FORMS[form][0](damage)
   return damage
 
 
 def make(raw: pathlib.Path, form: str, rng: np.random.Generator) -> str:
-  """Writes a raw set with something wrong; returns at which layer."""
+  """Writes a raw set with damage at a random layer; returns the layer."""
   layers = undamaged(form).layers
   layer = str(rng.choice([*layers, 'special'])) if rng.random() < 0.9 else 'special'
   damage = Damage(layer, rng)
@@ -50,7 +50,7 @@ def make(raw: pathlib.Path, form: str, rng: np.random.Generator) -> str:
 
 
 def consumed(dataset, data_dir, request, load):
-  """In the place of `builders.prepare_set`: reads the source to its end, with the builder's own checks.
+  """Replaces `builders.prepare_set`: reads the source to its end, with the checks of the builder.
 
   Returns:
     SHA-256 of the examples.
@@ -74,7 +74,7 @@ class _Bar:
 
 
 def check(example, source):
-  """Asserts what the builder does not check: every token is in the vocabulary."""
+  """Asserts dtype and shape, and that every token is in the vocabulary, which the builder does not check."""
   inputs = example['inputs']
   assert inputs.dtype == source.dtype
   assert len(inputs)
@@ -86,7 +86,7 @@ def check(example, source):
 
 
 def attempt(form: str, raw: pathlib.Path, data_dir: pathlib.Path, really: bool) -> str | None:
-  """Imports a raw set: what identifies the examples, or None after a UserError of one sentence."""
+  """Imports a raw set; returns the fingerprint of its examples, or None after a UserError of one sentence."""
   try:
     with contextlib.redirect_stdout(io.StringIO()):
       found = FORMS[form][1](data_dir, raw_dir=raw)
@@ -114,13 +114,13 @@ def tree(folder: pathlib.Path, but: pathlib.Path):
 
 
 def one_try(form: str, seed: int, folder: pathlib.Path, whole: str, really: bool = False) -> str:
-  """One damaged set; returns what became of it. Raises what is wrong.
+  """Imports one damaged set; returns the outcome. Raises AssertionError if a rule is broken.
 
   Args:
-    form: of `FORMS`.
-    seed: says what is wrong with the set.
-    folder: an empty one.
-    whole: what identifies the examples of the undamaged set.
+    form: a key of `FORMS`.
+    seed: chooses the damage.
+    folder: an empty folder.
+    whole: fingerprint of the examples of the undamaged set.
     really: prepare the set on the disk.
   """
   raw, data = folder / 'raw', folder / 'data'
@@ -137,7 +137,7 @@ def one_try(form: str, seed: int, folder: pathlib.Path, whole: str, really: bool
 
 
 def main(form: str, tries: str, seed: str, folder: str):
-  """Prints {'counts': what became of the tries, 'failures': [[seed, what]], 'memory': bytes}."""
+  """Prints {'counts': {outcome: tries}, 'failures': [[seed, error]], 'memory': bytes}."""
   place = pathlib.Path(folder)
   raw_sets.write(place / 'whole' / 'raw', FORMS[form][0](Damage(None, np.random.default_rng(0))))
   whole = attempt(form, place / 'whole' / 'raw', place / 'whole' / 'data', True)
@@ -146,7 +146,7 @@ def main(form: str, tries: str, seed: str, folder: str):
   memory = peak()
   counts, failures = {}, []
   for number in range(int(seed), int(seed) + int(tries)):
-    signal.alarm(30)  # ends the process where a try hangs
+    signal.alarm(30)  # ends the process if a try hangs
     (place / 'try').mkdir()
     try:
       became = one_try(form, number, place / 'try', whole, really=True)
@@ -158,7 +158,7 @@ def main(form: str, tries: str, seed: str, folder: str):
 
 
 def peak() -> int:
-  """Bytes of memory that this process had at most."""
+  """Returns the peak memory of this process in bytes."""
   status = pathlib.Path('/proc/self/status').read_text()
   return 1024 * int(status.partition('VmHWM:')[2].split()[0])
 

@@ -1,7 +1,7 @@
-"""Tiny raw sets of every form that is imported, and what can be wrong with them.
+"""Tiny raw sets of every form that is imported, and ways to damage them.
 
-A set is made in layers: files, then archives of them, then their compression. Damage is done at any of them;
-what lies further out is made anew around it, checksums too, so that it gets as far as a hostile file would.
+A set is made in layers: files, then archives of them, then their compression. Any layer can be damaged. The
+outer layers are then made around the damage, with right checksums, as in a file that was made to do harm.
 """
 
 import functools
@@ -31,7 +31,7 @@ def nothing_is_left(tmp_path: pathlib.Path) -> bool:
 
 
 def damaged(content: bytes, rng: np.random.Generator) -> bytes:
-  """The content with one to three things wrong."""
+  """Returns the content with one to three random changes."""
   content = bytearray(content)
   for _ in range(rng.integers(1, 4)):
     at, other = (int(rng.integers(len(content) + 1)) for _ in range(2))
@@ -70,14 +70,14 @@ def damaged(content: bytes, rng: np.random.Generator) -> bytes:
 
 
 class Damage:
-  """A damage of a raw set: its layer, and the thing at that layer which it strikes."""
+  """Damage of a raw set: a layer, and the number `chosen` of the part at that layer that is damaged."""
 
   def __init__(self, layer: str | None, rng: np.random.Generator):
     self.layer, self.rng, self.layers = layer, rng, {}
     self.chosen = None
 
   def __call__(self, layer: str, content: bytes) -> bytes:
-    """Passes content of a layer on, damaged if it is the one. Counts what there is, for the next time."""
+    """Returns the content, damaged if it is the chosen part. Counts the parts of each layer in `layers`."""
     number = self.layers[layer] = self.layers.get(layer, 0) + 1
     if layer == self.layer and number - 1 == self.chosen:
       return damaged(content, self.rng)
@@ -196,7 +196,7 @@ def ts_files():
 
 
 def archive_files():
-  """A set of an archive of time series: two channels of differing lengths, with a missing value."""
+  """A set of an archive of time series: two channels, differing lengths, and a missing value."""
   rows = ['1,2,3:4,5,6:a', '1,?,3,4:5,6,7,8:b', '2.5,1:0,-1e3:a']
   header = ['@timeStamps false', '@missing true', '@dimensions 2', '@classLabel true a b', '@data']
   content = '\n'.join(['# Two channels', *header, *rows, '']).encode()
@@ -353,7 +353,7 @@ def write(raw: pathlib.Path, files):
 
 
 def replace(path: pathlib.Path, kind: str):
-  """Puts something else in the place of a file."""
+  """Replaces a file by something else."""
   path.unlink()
   match kind:
     case 'pipe':

@@ -62,14 +62,14 @@ def test_a_size_in_an_extended_header_counts(read):
 
 @pytest.mark.parametrize('start', range(0, 512, 8))
 def test_damage_in_any_header_is_noticed(read, start):
-  """`tarfile` takes a damaged header, here of the second member, for the end of the archive."""
+  """`tarfile` treats a damaged header, here of the second member, as the end of the archive."""
   whole = tar_of()
   for byte in range(start, start + 8):
     for changed in (0x00, 0x41, 0xFF):
       broken = bytearray(whole)
       broken[512 + 2560 + byte] = changed
       if broken != whole:
-        # Where the sum itself is kept, other bytes may say the same.
+        # In the field of the checksum, other bytes may have the same meaning.
         with contextlib.suppress(errors.DataError):
           assert read(bytes(broken)) == FILES
 
@@ -77,7 +77,7 @@ def test_damage_in_any_header_is_noticed(read, start):
 @pytest.mark.parametrize('compress', [bytes, gzip.compress])
 def test_an_archive_that_ends_early_is_refused(read, compress):
   whole = compress(tar_of())
-  # Of the zeros at the end of an archive as it is, nobody can say how many there were.
+  # Without compression, zeros may be missing at the end: their number is not known.
   data = len(whole) if compress is gzip.compress else len(whole.rstrip(b'\0')) // 512 * 512 + 512
   for end in {*range(0, data, 512), *range(100, data, 37), data - 1}:
     with pytest.raises(errors.DataError, match='is not a readable tar archive'):
@@ -89,14 +89,14 @@ def test_headers_of_zeros_are_no_end(read, position):
   broken = bytearray(tar_of())
   broken[position // 512 * 512 : position // 512 * 512 + 512] = bytes(512)
   if position < 3072:
-    assert read(bytes(broken)) != FILES  # without compression nothing guards what is in the files
+    assert read(bytes(broken)) != FILES  # without compression no checksum guards contents
   else:
     with pytest.raises(errors.DataError, match='something follows its end mark'):
       read(bytes(broken))
 
 
 @pytest.mark.parametrize('position', range(-8, 0))
-def test_checksums_of_gzip_are_looked_at(read, position):
+def test_checksums_of_gzip_are_checked(read, position):
   broken = bytearray(gzip.compress(tar_of()))
   broken[position] ^= 1
   with pytest.raises(errors.DataError, match='is not a readable tar archive'):
@@ -157,7 +157,7 @@ def test_damaged_attributes_are_refused(read, attributes):
 
 
 def test_large_and_many_members_take_no_memory(read):
-  """A member that nobody wants, of 64 MB in 300 kB, and 2,000 others."""
+  """The archive has a member that is not read, of 64 MB in 300 kB, and 2,000 others."""
   files = {'zeros.dat': bytes(64 * 2**20)} | {f'{i}.dat': b'' for i in range(2_000)}
   whole = gzip.compress(tar_of(files), 1)
   del files

@@ -1,4 +1,4 @@
-"""Parquet and Arrow files give the set of the same values in an .npz file; what is wrong is named by row."""
+"""Parquet and Arrow files give the same set as an .npz file with the same values. Errors name the row."""
 
 import contextlib
 
@@ -127,7 +127,7 @@ def test_they_give_the_set_of_an_npz_file(tmp_path, monkeypatch, form):
   np.savez(tmp_path / 'npz' / 'train.npz', **in_npz)
   save(tmp_path / 'parquet' / 'train.parquet', columns)
   save(tmp_path / 'arrow' / 'train.arrow', columns)
-  if form != 'groups':  # whose groups would be in several parts
+  if form != 'groups':  # a group may not be in several parts
     table = pa.table(columns)
     for k, (start, end) in enumerate(((0, 7), (7, COUNT))):
       part = table.slice(start, end - start)
@@ -141,7 +141,7 @@ def test_they_give_the_set_of_an_npz_file(tmp_path, monkeypatch, form):
 
 
 def test_memory_does_not_grow_with_the_inputs(tmp_path, monkeypatch):
-  """4 MiB of values in one row group."""
+  """The file has 4 MiB of values in one row group."""
   monkeypatch.setattr(arrays, 'BLOCK_BYTES', 2**18)
   monkeypatch.setattr(arrow_files, '_BUFFER', 2**16)
   values = np.random.default_rng(0).normal(size=(64, 2**14)).astype(np.float32)
@@ -220,7 +220,7 @@ def test_truncated_files_are_named(tmp_path, suffix):
 
 @pytest.mark.parametrize('suffix', arrow_files.SUFFIXES)
 def test_damage_ends_in_a_sentence_or_in_values(tmp_path, suffix):
-  """Single flipped bytes, of which Parquet and Arrow notice some; none ends the process."""
+  """One byte is inverted. Parquet and Arrow notice some of these, and none crashes the process."""
   save(path := tmp_path / f'train{suffix}', FORMS['labels of positions'][1])
   content = path.read_bytes()
   for place in range(5, len(content), max(1, len(content) // 60)):
@@ -241,7 +241,7 @@ def test_other_dtypes_and_two_files_of_one_name_are_named(tmp_path):
 
 
 def test_other_files_have_the_form_of_the_training_file(tmp_path):
-  """All training inputs have one length, but a test input has another: the set has no single length."""
+  """All training inputs have one length but a test input has another, so the set has no single length."""
   rows = VALUES[..., 0].tolist()
   save(tmp_path / 'raw' / 'train.parquet', {'inputs': pa.array(rows, lists(pa.float32())), 'labels': LABELS})
   rows[3] = rows[3][:2]

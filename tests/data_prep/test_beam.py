@@ -1,4 +1,4 @@
-"""The same chunks through Apache Beam, in scripts of their own because it warns."""
+"""Apache Beam makes the same chunks. It runs in separate processes because it warns."""
 
 import functools
 import importlib.util

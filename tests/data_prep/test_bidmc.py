@@ -17,7 +17,7 @@ from tests.data_prep.raw_sets import ACCEPT, nothing_is_left
 
 RATE, WINDOW, STRIDE = 125, 250, 125
 SECONDS = 6
-# 6 and 7 are of one patient. Recording 52 begins a second early and keeps its readings a second less long.
+# Recordings 6 and 7 are of one patient. Readings of recording 52 begin and end one second early.
 HEADERS = {
   1: 'Time [s], RESP, PLETH, V, AVR, II',
   6: 'Time [s], II, ABP, PLETH',
@@ -48,7 +48,7 @@ def numeric(number, column):
 
 
 def reference(column):
-  """(inputs, label) of every window, and how many each patient has; plain loops."""
+  """Computes ([(inputs, label) of every window], [windows of each patient]) with plain loops."""
   windows, patients = [], []
   for number in HEADERS:
     ppg, ecg = (list(map(float, signal(number, name))) for name in ('PLETH', 'II'))
@@ -153,7 +153,7 @@ def test_official_recordings_are_known_by_their_checksums(tmp_path, layout, monk
   with pytest.raises(ValueError, match='not the official ones: their checksums differ'):
     prepare(tmp_path, raw, **REFUSE)
   assert nothing_is_left(tmp_path)
-  # Like `sha256sum`, with one blank.
+  # The format is that of `sha256sum`, but with one blank.
   paths = sorted((raw / 'dataset' / 'bidmc_csv').glob('*[ls].csv'))
   lines = [
     f'{hashlib.sha256(path.read_bytes()).hexdigest()} bidmc_csv/{path.name}\n'
@@ -189,7 +189,7 @@ def test_recordings_without_any_usable_reading_are_refused(tmp_path, layout, pac
   message = f'{raw}.* has no usable reading of {target}: column {column} of its 4 recordings is empty or 0'
   with pytest.raises(ValueError, match=message):
     prepare(tmp_path, raw)
-  assert nothing_is_left(tmp_path)  # nor a set of another target
+  assert nothing_is_left(tmp_path)  # no set of another target either
 
 
 def test_recordings_without_a_reading_are_counted(tmp_path, layout, capsys):
@@ -221,7 +221,7 @@ def test_missing_files_are_named_with_their_source(tmp_path, layout, monkeypatch
     ('Signals', 'PLETH', 'PPG', r'has no column PLETH; it has Time \[s\], RESP, PPG, V, AVR, II'),
     ('Signals', 'II', 'I', 'has no column II'),
     ('Signals', '\n0.032,', '\n0.040,', ', row 6, is not at the time that 125 samples a second'),
-    ('Signals', '\n0.016,', '\n0.02,', None),  # printed with fewer digits
+    ('Signals', '\n0.016,', '\n0.02,', None),  # a time with fewer digits
     ('Signals', '\n0.024,', '\n0.024,1,x', ', row 5, has cells that are not numbers'),
     ('Signals', '\n0.024,', '\n0.024,1,1_0,', 'is not a table of numbers'),
     ('Signals', '\n0.024,', '\n0.024\n', ', row 5, has cells that are not numbers'),
@@ -236,7 +236,7 @@ def test_missing_files_are_named_with_their_source(tmp_path, layout, monkeypatch
     ('Numerics', '\n3,', '\n4,', ', row 5, does not follow one second after'),
     ('Numerics', '\n0,94,93,25,97\n', '\n', ', row 2, does not follow one second after'),
     ('Numerics', '\n5,97,95,22,94\n6,97,95,22,94', '', 'has readings of 5 s, but the signals last 6 s'),
-    ('Numerics', '\n6,97,95,22,94', '', None),  # ends with the signals
+    ('Numerics', '\n6,97,95,22,94', '', None),  # readings may end with the signals
   ],
 )
 def test_damaged_recordings_are_named(tmp_path, layout, packed, kind, old, new, reason):
@@ -300,7 +300,7 @@ def test_windows_of_tser_come_in_the_order_of_the_published_split(tmp_path, wind
   raw = windows('SpO2', 'BIDMC32SpO2')
   with pytest.raises(ValueError, match=r'BIDMC32HR_TRAIN\.ts and .* cannot be verified .*--accept'):
     prepare(tmp_path, raw, **REFUSE)
-  # Seconds have no meaning in these files, but whole ones are asked for.
+  # The set has windows of whole seconds only, so the windows of 3 values here are refused.
   with pytest.raises(ValueError, match='row 10, dimension 1, has 3 numbers instead of 250'):
     prepare(tmp_path, raw)
   assert nothing_is_left(tmp_path)

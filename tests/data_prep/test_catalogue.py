@@ -1,4 +1,4 @@
-"""The catalogue agrees with the tasks that read its sets, and what it says reaches the sets."""
+"""The catalogue agrees with the tasks that read its sets, and its facts are written into the sets."""
 
 import dataclasses
 

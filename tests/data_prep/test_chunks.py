@@ -1,4 +1,4 @@
-"""Chunks: whole or not at all, made once, the same whoever makes them, whatever is killed meanwhile."""
+"""Chunks are complete or absent, made once, and the same for any processes, even if some are killed."""
 
 import contextlib
 import functools
@@ -14,7 +14,7 @@ import pytest
 from data_prep import chunks
 from lra_spt import errors
 
-# What the processes import: a module beside the chunks.
+# The text of a module that the processes import.
 MAKER = """
 import os, pathlib, signal, time
 import numpy as np
@@ -138,7 +138,7 @@ def test_chunks_of_other_settings_are_removed(tmp_path, folder, maker):
   chunks.make_chunks(maker.squares, parts, workers=1)
   assert chunks.open_folder(tmp_path / 'work', {'seed': 0}) == folder
   assert squares_of(parts) == [0, 1, 4, 9]
-  stray = tmp_path / 'work' / '.DS_Store'  # no chunks, and in nobody's way
+  stray = tmp_path / 'work' / '.DS_Store'  # not a folder of chunks, so it stays
   stray.touch()
   other = chunks.open_folder(tmp_path / 'work', {'seed': 1})
   assert sorted((tmp_path / 'work').iterdir()) == sorted([other, stray])
@@ -190,7 +190,7 @@ def test_a_stopped_run_leaves_no_process_and_is_resumed(folder, maker, tmp_path,
       time.sleep(0.05)
     # Now one process works and one waits. Ctrl-C reaches all of them.
     (os.kill if how == signal.SIGKILL else os.killpg)(run.pid, how)
-    # The processes hold the other end of the pipe: this ends when the last of them does.
+    # All processes hold the other end of the pipe, so this returns when the last one has ended.
     said, _ = run.communicate(timeout=30)
   finally:
     with contextlib.suppress(ProcessLookupError):

@@ -78,7 +78,7 @@ def check_content(data_dir):
 
 
 def fingerprint():
-  """sha256 over the examples in order, stated anew."""
+  """Computes the SHA-256 over the examples in order, independently of the package."""
   digest, batches = hashlib.sha256(), official_rows()
   for file, names in (('train', cifar10.TRAIN), ('test', (cifar10.TEST,))):
     rows = np.concatenate([batches[name][0] for name in names])
@@ -156,7 +156,8 @@ def one_image(labels, dtype=np.uint8, **content):
 
 
 def of_two(value, levels=60):
-  """A tuple that holds one twice, which holds one twice, and so on: hashed or shown, it has no end."""
+  """A tuple holds one tuple twice, which holds another twice, and so on. Hashing or printing it takes
+  forever."""
   for _ in range(levels):
     value = (value, value)
   return value
@@ -167,7 +168,7 @@ def of_two(value, levels=60):
   [
     (one_image(Evil()), 'asks for (posix|nt).system'),
     (one_image([1], data=np.array([Evil()], object)), "an array of 'O8' instead of bytes"),
-    # Bytes in the place of pointers: NumPy would follow them.
+    # The bytes would be read as pointers, which NumPy would follow.
     (one_image([1], np.int64).replace(b'i8', b'O8'), "an array of 'O8' instead of bytes"),
     (one_image([1], np.int64), "an array of 'i8' instead of bytes"),
     (one_image([1], data=np.zeros(())), "an array of 'f8' instead of bytes"),

@@ -1,4 +1,4 @@
-"""Numba's cache is never a reason to fail: none can be made, there is no home, or its files are damaged."""
+"""Functions compile even if Numba's cache cannot be made, there is no home, or its files are damaged."""
 
 import importlib.util
 import os
@@ -11,7 +11,7 @@ from data_prep.compiled import jit
 
 
 def function_of(path):
-  """The function f of a Python file, made anew; nobody else compiles it."""
+  """Returns the function f of a new Python file, which no other test compiles."""
   path.write_text('def f(x):\n  return x + 1\n')
   spec = importlib.util.spec_from_file_location('module_to_compile', path)
   module = importlib.util.module_from_spec(spec)

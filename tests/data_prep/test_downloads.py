@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine: good ones, wrong ones, broken ones, and none at all."""
+"""Downloads from a server on this machine succeed, are refused, break off or cannot begin."""
 
 import dataclasses
 import hashlib
@@ -162,7 +162,7 @@ def test_a_page_is_refused_before_it_is_kept(tmp_path, offer, server):
 
 
 @pytest.mark.parametrize('path', ['/short', '/silent'])
-def test_what_came_before_the_connection_broke_is_gone_on_with(tmp_path, offer, server, monkeypatch, path):
+def test_a_download_resumes_after_the_connection_broke(tmp_path, offer, server, monkeypatch, path):
   if path == '/silent':  # a busy machine may need longer than this to answer
     monkeypatch.setattr(downloads, '_SILENCE', 0.5)
   offer(path)
@@ -183,7 +183,7 @@ def test_what_came_before_the_connection_broke_is_gone_on_with(tmp_path, offer, 
   assert left(tmp_path) == ['numbers.tar.gz']
 
 
-def test_a_connection_that_breaks_while_it_gets_further_is_taken_up_at_once(tmp_path, offer, server):
+def test_a_download_that_makes_progress_resumes_at_once(tmp_path, offer, server):
   offer('/broken')
   downloads.fetch('numbers', tmp_path)
   assert (tmp_path / 'numbers.tar.gz').read_bytes() == CONTENT
@@ -194,7 +194,7 @@ def test_a_connection_that_breaks_while_it_gets_further_is_taken_up_at_once(tmp_
 
 
 @pytest.mark.parametrize('known', [True, False])
-def test_of_a_file_that_changed_nothing_is_kept(tmp_path, offer, server, known):
+def test_the_part_of_a_file_that_changed_is_dropped(tmp_path, offer, server, known):
   offer('/short')
   with pytest.raises(FileNotFoundError):
     downloads.fetch('numbers', tmp_path)

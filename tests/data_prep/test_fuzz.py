@@ -1,8 +1,9 @@
-"""Damaged and hostile raw sets of every form: a sentence or a set, nothing else, and nothing else touched.
+"""Damaged and hostile raw sets of every form give an error of one sentence or a set, and change no other
+file.
 
-The short form runs here, 16 tries of each form and every kind of file that is none. The long form
-(`pytest -m slow tests/data_prep/test_fuzz.py`) has 130 tries of each, prepares what is accepted, and gives
-every form a process whose memory is measured.
+The short tests try each form 16 times, and every kind of path that is not a file. The long test (`pytest -m
+slow tests/data_prep/test_fuzz.py`) tries each form 130 times, prepares the accepted sets, and measures the
+memory of a process for each form.
 """
 
 import json
@@ -21,7 +22,7 @@ FEW = sorted(raw_sets.FORMS)
 
 @pytest.fixture
 def whole(tmp_path, monkeypatch):
-  """whole(form) -> what identifies the examples of its undamaged set; sets are read and not written."""
+  """whole(form) -> fingerprint of the examples of its undamaged set; sets are read and not written."""
   monkeypatch.setattr(builders, 'prepare_set', fuzzing.consumed)
   monkeypatch.chdir(tmp_path)
 
@@ -45,8 +46,8 @@ def test_damaged_sets_give_a_sentence_or_a_set(tmp_path, whole, form):
 
 
 @pytest.mark.parametrize('form', FEW)
-def test_what_is_no_file_gives_a_sentence(tmp_path, whole, form):
-  """Images, clips and reviews may be missing; a pipe, a socket or a device is never left out."""
+def test_paths_that_are_no_files_give_a_sentence(tmp_path, whole, form):
+  """Missing images, clips and reviews may be left out. A pipe, a socket or a device is always an error."""
   expected = whole(form)
   files = raw_sets.FORMS[form][0](raw_sets.Damage(None, np.random.default_rng(0)))
   for kind in raw_sets.SPECIAL:

@@ -1,4 +1,4 @@
-"""Labels of .npz files: examples without one, several of them, several numbers, and what is refused."""
+"""Labels of .npz files: none, one, several or several numbers for an example, and labels that are refused."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def prepare(folder, train, **others):
 
 
 def missing(labels, some):
-  """The labels without those of `some` examples."""
+  """Returns the labels with those of `some` examples removed."""
   labels = labels.copy()
   labels[some] = np.nan if labels.dtype.kind == 'f' else -1
   return labels
@@ -85,8 +85,8 @@ def test_labelled_examples_are_split_as_if_there_were_no_others(tmp_path):
   np.testing.assert_array_equal(some['train'].labelled.indices, whole['train'].indices)
 
 
-def test_groups_are_cut_with_their_examples_without_a_label(tmp_path):
-  """No unlabelled example of a group of the test split is read by pretraining."""
+def test_unlabelled_examples_are_split_with_their_group(tmp_path):
+  """Pretraining reads no unlabelled example of a group of the test split."""
   (tmp_path / 'raw').mkdir()
   none, group_N = np.arange(60) % 2 == 0, np.arange(60) // 5
   np.savez(tmp_path / 'raw' / 'train.npz', inputs=X, labels=missing(CLASSES, none), groups=group_N)

@@ -1,4 +1,4 @@
-"""The small sets: what their builders do with tiny files in the official layouts, and with the real ones."""
+"""The small sets are built from tiny files in the official layouts, and from the real files."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def made(tmp_path, name, files):
 
 
 def averaged(rgb):
-  """An official image, uint8 [1024, 3], in gray at 12 x 12 and not rounded: float64 [144], by integrals."""
+  """Averages an official image, uint8 [1024, 3], over 12 x 12 areas in gray, not rounded; float64 [144]."""
   gray = np.asarray(Image.fromarray(rgb.reshape(32, 32, 3)).convert('L'), np.float64)
   for axis in (0, 1):
     whole = np.insert(np.cumsum(gray, axis), 0, 0, axis)
@@ -94,7 +94,7 @@ def test_texts_are_the_first_and_the_last_of_each_class(tmp_path, change_entry):
   metadata = prepared.read_metadata(folder, '')
   assert metadata['counts'] == {'train': 4, 'validation': 2, 'test': 6}
   assert (metadata['longest'], metadata['class_names']) == (256, ['negative', 'positive'])
-  # Those of the training file that occur 15 times in what is kept of it.
+  # Only these characters occur 15 times in the kept training texts.
   assert metadata['vocabulary'] == ['<mask>', '<pad>', '<unk>', '<eos>', 'a', 'z', ' ']
   inputs, labels = stored(folder, 'train')
   assert labels == [0, 0, 1, 1]
@@ -116,7 +116,7 @@ def test_pulses_are_means_of_four_samples(tmp_path, change_entry):
   )
   assert metadata['source'].endswith('2 recordings of 2 patients, 0 unlabelled windows left out')
   inputs, labels = stored(folder, 'train')
-  # Readings rise by 1 a second from 90; 9 of them lie within 8.192 s.
+  # Readings rise by 1 a second from 90, and 9 of them are within a window of 8.192 s.
   assert labels == [94, 97, 94, 97]
   rows = files['bidmc_csv/bidmc_01_Signals.csv'].decode().splitlines()[1:]
   samples = np.array([row.split(',') for row in rows], np.float64)[375 : 375 + 1024, [2, 3]]

@@ -1,4 +1,4 @@
-"""A set of one's own from .npz files: what is stored, what is refused, and the way to inspection."""
+"""A user's .npz files become a set: values are stored as they are, and wrong files are refused."""
 
 import dataclasses
 import io
@@ -61,7 +61,7 @@ def test_a_channel_that_never_varies_is_told_and_becomes_zero(tmp_path, capsys):
   x[..., 1] = 3
   raw = save(tmp_path / 'raw', inputs=x, labels=np.arange(300) % 2)
   line = 'Channel 1 of mine never varies in the training file: normalised, it is 0 and tells a model nothing.'
-  for _ in range(2):  # also where the set is there already
+  for _ in range(2):  # the second time, the set is already prepared
     folder = npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
     first, last = capsys.readouterr().out.splitlines()
     assert (first, last[-2:]) == (line, ').')
@@ -99,7 +99,7 @@ def test_values_may_differ_in_length(tmp_path, dtype, channels):
   x = np.random.default_rng(1).integers(1, 99, (4, 6, channels or 1)).astype(dtype)
   x = np.where((np.arange(6) < lengths[:, None])[..., None], x, np.array(255, dtype))
   if dtype == 'float32':
-    x[0, 2:] = np.nan  # what lies behind a length is not looked at
+    x[0, 2:] = np.nan  # values beyond a length are not read
   inputs = x if channels else x[..., 0]
   raw = save(tmp_path / 'raw', inputs=inputs, lengths=lengths, labels=np.arange(4) % 2)
   folder = npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
@@ -139,7 +139,7 @@ def test_real_labels_are_measured(tmp_path):
     ({'train': [1, 1, 2, 2], 'validation': [3] * 4, 'test': [4, 4, 5, 5]}, ''),
   ],
 )
-def test_few_groups_are_said(tmp_path, capsys, files, said):
+def test_a_caution_names_few_groups(tmp_path, capsys, files, said):
   for file, groups in files.items():
     save(
       tmp_path / 'raw',
@@ -173,7 +173,7 @@ def test_few_groups_are_said(tmp_path, capsys, files, said):
 def test_scores_that_no_run_can_have_are_named(tmp_path, capsys, files, sentences):
   rng = np.random.default_rng(0)
   for file, labels in files.items():
-    inputs = rng.integers(0, 256, (len(labels), 64)).astype(np.uint8)  # no copies, which have a sentence too
+    inputs = rng.integers(0, 256, (len(labels), 64)).astype(np.uint8)  # copies would add a sentence
     raw = save(tmp_path / 'raw', file, inputs=inputs, labels=labels)
   npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw)
   lines = capsys.readouterr().out.splitlines()[:-1]
@@ -183,7 +183,7 @@ def test_scores_that_no_run_can_have_are_named(tmp_path, capsys, files, sentence
     assert 'prepare' in line
 
 
-# The example of `lra_spt.data.tasks`.
+# This is the example of `lra_spt.data.tasks`.
 BIRDS = tasks.Task(
   'birds', 'birds', tasks.Values(6, (0.0,), (0.1,), 'int16'), tasks.Classes(12),
   groups=tasks.Groups('singer', 'recordings'), splits='grouped',
@@ -191,7 +191,7 @@ BIRDS = tasks.Task(
 
 
 def recordings(singers, seed=0):
-  """Recordings of these singers: the first value is the number of the recording, the second the singer."""
+  """Recordings of these singers; the first value is the number of the recording, the second the singer."""
   x = np.random.default_rng(seed).integers(0, 99, (len(singers), 6)).astype(np.int16)
   x[:, 0], x[:, 1] = np.arange(len(x)), singers
   return {'inputs': x, 'labels': np.arange(len(x)) % 12, 'groups': np.asarray(singers)}
@@ -270,7 +270,7 @@ def test_sets_with_too_few_groups_or_none_say_what_is_missing(tmp_path):
 
 
 def test_rows_of_tokens_and_tokens_in_a_row_give_the_same_set(tmp_path):
-  rows = np.full((3, 5), 1)  # what lies behind a length is not looked at
+  rows = np.full((3, 5), 1)  # values beyond a length are not read
   for row, ids in zip(rows, IDS, strict=True):
     row[: len(ids)] = ids
   labels = np.array([0.5, -1.0, 3.25])
@@ -396,7 +396,7 @@ def test_what_is_no_npz_file_is_named(tmp_path, content):
 
 
 def header(inputs):
-  """A file whose array of inputs has another header, with right checksums around it."""
+  """A file whose array of inputs has another header; its checksums are right."""
   np.save(labels := io.BytesIO(), LABELS)
   np.save(whole := io.BytesIO(), BYTES)
   with zipfile.ZipFile(file := io.BytesIO(), 'w') as archive:
@@ -408,7 +408,7 @@ def header(inputs):
 @pytest.mark.parametrize(
   'inputs, reason',
   [
-    (b'(12, 64((,', 'its header is damaged'),  # NumPy tries to mend it as one of Python 2
+    (b'(12, 64((,', 'its header is damaged'),  # NumPy would try to read it as a header of Python 2
     (b'(12L, 64),', 'its header is damaged'),
     (b'(12, 9**9)', 'its header is damaged'),
     (b'(12, 65), ', 'inputs does not have the 780 bytes that it declares'),
@@ -467,7 +467,7 @@ OWN = """
 
 @pytest.fixture
 def forgotten(monkeypatch):
-  """Forgets after a test the sets, tasks and paths that it registered."""
+  """Removes the sets, tasks and paths that a test registers."""
   monkeypatch.setattr(catalogue, 'SETS', dict(catalogue.SETS))
   monkeypatch.setattr(tasks, 'TASKS', dict(tasks.TASKS))
   monkeypatch.setattr(sys, 'path', list(sys.path))

@@ -1,4 +1,4 @@
-"""Arrays that are larger than memory: folders of .npy files and of parts give the set of one .npz file."""
+"""Arrays may be larger than memory: folders of .npy files, or of parts, give the set of one .npz file."""
 
 import collections
 import os
@@ -86,7 +86,7 @@ def test_parts_of_tokens_may_have_lengths_or_offsets(tmp_path):
   assert prepared.read_metadata(folder, '')['counts'] == {'train': 2 * COUNT}
 
 
-def test_groups_that_are_mixed_are_put_together_from_a_folder(tmp_path):
+def test_examples_of_a_group_are_put_together_from_a_folder(tmp_path):
   mixed = FORMS['values'] | {'groups': np.arange(COUNT) % 5}
   (tmp_path / 'whole').mkdir()
   np.savez(tmp_path / 'whole' / 'train.npz', **mixed)
@@ -103,7 +103,7 @@ def test_memory_does_not_grow_with_the_inputs(tmp_path, monkeypatch):
   array = np.lib.format.open_memmap(
     tmp_path / 'train' / 'inputs.npy', mode='w+', dtype=np.float32, shape=(count, width)
   )
-  array[-1, -1] = 7  # the file has holes elsewhere
+  array[-1, -1] = 7  # the rest of the file is a hole, which takes no space
   del array
   np.save(tmp_path / 'train' / 'labels.npy', np.arange(count) % 2)
   tracemalloc.start()

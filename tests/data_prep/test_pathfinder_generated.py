@@ -1,4 +1,4 @@
-"""Pathfinder sets: content, resuming, leftovers, memory."""
+"""Generated Pathfinder sets hold the generator's images, resume, leave no files, and take little memory."""
 
 import weakref
 
@@ -56,11 +56,11 @@ def test_finished_chunks_are_reused_after_an_interruption(tmp_path, monkeypatch)
 
 
 def test_a_set_is_assembled_shard_by_shard(tmp_path, monkeypatch):
-  """In memory are the chunks of the shard that is being written (TFDS keeps it), and the next one."""
+  """Memory holds only the chunks of the shard that is being written, and of the next one."""
   held, most = weakref.WeakSet(), []
 
   class Images(np.ndarray):
-    """Arrays that a set of weak references can hold: plain ones have no hash."""
+    """Arrays with a hash, so that a set of weak references can hold them."""
 
     __hash__ = object.__hash__
 

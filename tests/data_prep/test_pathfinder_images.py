@@ -1,4 +1,4 @@
-"""The Pathfinder generator against the released images: grey levels, statistics of 1,000 images, labels."""
+"""Images of the Pathfinder generator have the grey levels, statistics and labels of the released images."""
 
 import concurrent.futures
 import functools
@@ -13,16 +13,16 @@ from data_prep.pathfinder import core, rendering
 from data_prep.pathfinder import images as images_lib
 from data_prep.pathfinder.images import PARAMETERS, generate
 
-# The images that the numbers below come from: Long Range Arena's own at 64 and 128; at 32 and 256 made by the
-# official placement code with the grey levels of the former.
+# The numbers below come from these images. At 64 and 128 they are Long Range Arena's. At 32 and 256 the
+# official placement code made them, with the same grey levels.
 FOLDERS = {
   32: 'pathfinder32_hard_n10/imgs/0/*.png',
   64: 'lra_official_pathfinder64_hard_sample*.png',
   128: 'lra_official_pathfinder128_hard_sample*.png',
   256: 'pathfinder256_hard_n7/imgs/0/*.png',
 }
-# 95 % intervals of the mean over those images, mean -+ t * s / sqrt(n), of: mean grey; % of pixels > 0; > 20;
-# > 127; components above 70 (8 neighbours); standard deviation of the pixels.
+# 95 % intervals of means over those images, mean -+ t * s / sqrt(n), of: mean grey; % of pixels > 0; > 20;
+# > 127; number of components above 70 (8 neighbours); standard deviation of the pixels.
 INTERVALS = {
   32: [
     (20.688, 21.391),
@@ -43,11 +43,11 @@ INTERVALS = {
   128: [(7.592, 11.023), (13.448, 18.504), (6.584, 9.426), (3.123, 4.659), (73.204, 98.796), (32.60, 39.075)],
   256: [(2.319, 2.354), (3.108, 3.155), (1.653, 1.681), (0.953, 0.973), (55.042, 55.891), (19.636, 19.796)],
 }
-# Mean and standard error over 16 of Long Range Arena's images, where they are known; t(15) = 2.131.
+# {(resolution, column): mean and standard error over 16 of Long Range Arena's images}; t(15) = 2.131.
 MORE_INTERVALS = {(64, 0): (16.15, 0.40), (128, 0): (9.43, 0.30), (128, 4): (87.3, 2.4)}
 IMAGES = 1000
 
-# What two of Long Range Arena's images hold round a marker that no line touches, and on a horizontal paddle.
+# Pixels of Long Range Arena's images: around two markers that no line touches, and on a horizontal paddle.
 MARKER_64 = [
   [0, 0, 27, 55, 2, 0],
   [0, 150, 221, 218, 210, 57],
@@ -66,12 +66,12 @@ MARKER_128 = [
   [0, 0, 28, 57, 2, 0, 0],
 ]
 PADDLE_64 = [[127, 176, 165, 166, 171, 151], [50, 70, 65, 66, 68, 60]]
-MARKER_PEAK = {64: 1.1610, 128: 1.1244}  # of the disc's Lanczos resize, where a line's maximum is 1
+MARKER_PEAK = {64: 1.1610, 128: 1.1244}  # peak of a resized disc; that of a line is 1
 
 
 @functools.cache
 def our_images(resolution, count=IMAGES):
-  """Images, labels, tips and markers, made by two threads."""
+  """Draws images, labels, tips and markers in two threads."""
   halves = np.array_split(np.arange(count), 2)
   with concurrent.futures.ThreadPoolExecutor(2) as pool:
     results = pool.map(lambda half: images_lib._generate(resolution, 0, half, 14), halves)
@@ -150,12 +150,12 @@ def test_paddle_is_that_of_the_released_images():
 
 @pytest.mark.parametrize('resolution', [64, 128])
 def test_markers_of_released_images_are_reproduced(resolution, shared_folder):
-  """Both markers of every image, found where the bright core agrees within two grey levels.
+  """Both markers of every image are found where the bright core agrees within two grey levels.
 
-  Their greater peak, which is higher near an edge, is level 255. Lines and markers are combined by maximum,
-  so a line can only brighten a pixel: no pixel of the window may be darker than our marker, and a brighter
-  one is taken for touched by a line, if no brighter than a line can be. At least three quarters of the window
-  must be untouched, and those are equal.
+  The higher of their two peaks is level 255; a peak is higher near an edge. A pixel is the maximum of lines
+  and markers, so a line can only brighten it. No pixel of a marker's window may be darker than ours. A
+  brighter one counts as touched by a line, and may not be brighter than a line can be. At least three
+  quarters of the window must be untouched, and these pixels are equal.
   """
   window_level, core_level = 1, 205
 
@@ -180,7 +180,7 @@ def test_markers_of_released_images_are_reproduced(resolution, shared_folder):
 @pytest.mark.parametrize(
   'resolution', [size if size < 64 else pytest.param(size, marks=pytest.mark.slow) for size in PARAMETERS]
 )
-def test_label_says_whether_the_markers_end_one_contour(resolution):
+def test_the_label_is_1_if_both_markers_are_on_one_contour(resolution):
   images, labels, tips, markers = our_images(resolution)
   assert images.shape == (IMAGES, resolution, resolution)
   assert (images.dtype, labels.dtype) == (np.uint8, np.int32)
@@ -190,7 +190,7 @@ def test_label_says_whether_the_markers_end_one_contour(resolution):
     contour_of_start = np.flatnonzero((start == [first[0], second[0]]).all(1))
     contour_of_end = np.flatnonzero((end == [first[1], second[1]]).all(1))
     assert len(contour_of_start) == 1
-    # Last paddles do not see each other, so now and then two contours end on one pixel, as in the original.
+    # Last paddles ignore each other, so two contours sometimes end on one pixel, as in the original.
     together += len(contour_of_end) == 2
     assert len(contour_of_end) == 2 or (contour_of_start == contour_of_end) == label
   assert together < 0.02 * IMAGES
@@ -203,13 +203,13 @@ def test_images_show_the_markers_on_the_tips(resolution):
     for y, x in positions:
       ours = marker(resolution, y, x)
       core = ours > 205
-      # A marker cut by the edge of the image has a higher peak, and all else is then a little darker.
+      # A marker that the edge of the image cuts has a higher peak, which makes the rest a little darker.
       assert (image[core] >= 0.9 * ours[core]).all()
 
 
 @pytest.mark.parametrize('resolution', PARAMETERS)
 def test_the_brightest_pixel_is_255(resolution):
-  """All 16 released images that are known have it; in float32 most images of 64 pixels had 254."""
+  """It is 255 in all 16 known released images. Computed in float32, most images of 64 pixels had 254."""
   assert (our_images(resolution, 50)[0].max((1, 2)) == 255).all()
 
 
@@ -244,7 +244,7 @@ def test_an_image_depends_only_on_seed_resolution_and_index():
 
 
 def test_images_have_not_changed():
-  # Other values are other data: raise GENERATOR in data_prep/pathfinder/generated.py with them.
+  # If these values change, the data change: raise GENERATOR in data_prep/pathfinder/generated.py too.
   checksums = {32: 1866101146, 64: 3524037687, 128: 4173353704, 256: 1291916930}
   ours = {resolution: zlib.crc32(generate(resolution, 0, [0])[0].tobytes()) for resolution in PARAMETERS}
   assert ours == checksums

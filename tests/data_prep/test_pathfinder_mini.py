@@ -1,4 +1,4 @@
-"""Pathfinder at 16 x 16: following curves tells the label, marks and brightness do not."""
+"""Pathfinder at 16 x 16: following a curve gives the label; marks and brightness do not."""
 
 import zlib
 
@@ -19,7 +19,7 @@ def drawn():
 
 
 def followed(images, labels, marks):
-  """Share of the images in which touching pixels join the marks exactly if the label says so."""
+  """Returns the share of images whose label is right about whether touching pixels join the marks."""
   right = []
   for image, label, (one, other) in zip(images, labels, np.rint(marks).astype(int), strict=True):
     parts, _ = ndimage.label(image > 0, np.ones((3, 3)))
@@ -28,7 +28,7 @@ def followed(images, labels, marks):
 
 
 def features(images, marks):
-  """Positions of the marks, brightness of the image, and 1, float64 [N, features]."""
+  """Returns positions of the marks, brightness of the image and 1 for the bias, float64 [N, features]."""
   apart, middle = marks[:, 0] - marks[:, 1], marks.mean(1) - 7.5
   edge = np.minimum(marks, 15 - marks).min(2)
   columns = [
@@ -41,7 +41,7 @@ def features(images, marks):
 
 
 def between(images, marks):
-  """Share of the straight line between the marks that is lit, and 1, float64 [N, 2]."""
+  """Returns the lit share of the straight line between the marks, and 1 for the bias, float64 [N, 2]."""
   lit = []
   for image, (one, other) in zip(images, marks, strict=True):
     steps = int(2 * np.hypot(*(other - one))) + 1
@@ -56,11 +56,11 @@ def accuracy(known, labels, new, new_labels):
   return np.mean((new @ weights > 0) == new_labels)
 
 
-def test_a_mark_is_followed_to_the_other_where_the_label_says_so(drawn):
+def test_following_a_curve_gives_the_label(drawn):
   assert followed(*drawn) > 0.95
 
 
-def test_nothing_simple_tells_the_label(drawn):
+def test_simple_features_do_not_give_the_label(drawn):
   """A linear classifier of positions and brightness stays near one half."""
   images, labels, marks = drawn
   known = features(images, marks)
@@ -68,7 +68,7 @@ def test_nothing_simple_tells_the_label(drawn):
 
 
 @pytest.mark.slow
-def test_nothing_simple_tells_the_labels_of_the_whole_set(capsys):
+def test_simple_features_do_not_give_the_labels_of_the_whole_set(capsys):
   """The classifier is fitted to all training images; the test prints the figures of docs/data.md."""
   (images, labels, marks), test = mini.generate(0, 'train', 0, 10_000), mini.generate(0, 'test', 0, 10_000)
   known, new = features(images, marks), features(test[0], test[2])

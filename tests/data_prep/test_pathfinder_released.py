@@ -44,7 +44,7 @@ def write(tree, resolution=32, mode='L'):
   (folder / 'metadata' / '._0.npy').write_bytes(b'\0')
   other = tree / 'curv_baseline' / 'imgs' / '0'
   other.mkdir(parents=True)
-  (other / 'sample_172.png').write_bytes(b'')  # as in the release; of no concern here
+  (other / 'sample_172.png').write_bytes(b'')  # as in the release; it is not read
   return folder
 
 

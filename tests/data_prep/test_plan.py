@@ -39,7 +39,7 @@ def disk(monkeypatch):
 def test_a_dry_run_does_nothing(tmp_path, capsys, dataset):
   arguments = ['prepare', dataset, '--data_dir', str(tmp_path / 'a' / 'data'), '--dry_run']
   entry = catalogue.SETS[dataset]
-  ways = [[]] if entry.archives or entry.generator else []  # others are made from files only
+  ways = [[]] if entry.archives or entry.generator else []  # other sets need --raw_dir
   if entry.importer is not None:
     ways.append(['--raw_dir', str(tmp_path / 'raw')])
   for options in ways:
@@ -55,13 +55,13 @@ def test_a_dry_run_does_nothing(tmp_path, capsys, dataset):
 @pytest.mark.parametrize('dataset, examples', [('listops', 2000), ('pathfinder32', 2000), ('stripes', 500)])
 def test_sets_become_as_large_as_estimated(tmp_path, capsys, dataset, examples):
   estimate = outlook(dataset, tmp_path, examples=examples)
-  # One worker, because this process makes chunks faster than others start.
+  # With one worker no process has to start, which would take longer than the work.
   folder = prepare.prepare(dataset, tmp_path, examples=examples, workers=None if dataset == 'stripes' else 1)
-  assert capsys.readouterr().out.startswith(f'{dataset} needs about ')  # before anything is done
+  assert capsys.readouterr().out.startswith(f'{dataset} needs about ')  # the estimate comes first
   assert (folder,) == estimate.folders
   assert prepared.read_metadata(folder, '')['counts'] == estimate.counts
   size = sum(path.stat().st_size for path in folder.iterdir())
-  # Files end with padding.
+  # The tolerance is for padding at the end of files.
   assert estimate.result == pytest.approx(size, rel=0.1, abs=2**17 * len(estimate.counts))
   capsys.readouterr()
   prepare.prepare(dataset, tmp_path, examples=examples, dry_run=True)
@@ -122,7 +122,7 @@ def test_folders_of_official_files_are_found(tmp_path):
     assert missing in source
 
 
-def test_of_files_of_ones_own_little_is_known(tmp_path):
+def test_little_is_known_of_a_users_files(tmp_path):
   unknown = plan.outlook(catalogue.find('npz', 'mine'), tmp_path / 'data', raw_dir=tmp_path)
   assert unknown.needed == 0
   assert str(tmp_path) in str(unknown)
@@ -151,7 +151,7 @@ def test_space_and_time_add_up(tmp_path, change_entry, disk):
   assert from_files.seconds == pytest.approx(6000)
 
 
-def test_what_has_come_of_a_download_is_not_counted_again(tmp_path):
+def test_the_received_part_of_a_download_is_not_counted_again(tmp_path):
   """A part of a download counts where a note names its file, since the next download continues it."""
   whole = outlook('text', tmp_path).download
   archive = catalogue.SETS['text'].archives[0]

@@ -1,4 +1,4 @@
-"""PNGs: whole ones, and every bit of one changed."""
+"""Whole PNGs are decoded, and a PNG with any changed bit is refused."""
 
 import io
 import struct
@@ -40,7 +40,7 @@ def test_images_are_decoded():
 
 
 def test_no_bit_can_be_changed():
-  """Pillow alone takes 67 of these for other images."""
+  """Pillow alone would read 67 of these as other images."""
   for position in range(8 * len(CONTENT)):
     changed = bytearray(CONTENT)
     changed[position // 8] ^= 1 << position % 8

@@ -81,7 +81,7 @@ def test_windows_and_their_mean_heart_rate(tmp_path, dump):
     content, start = contents[place // count], place % count * 4
     wrist = content['signal']['wrist']
     found = source[place]
-    time = start + np.arange(640) / 64  # seconds, at which every signal has its latest value
+    time = start + np.arange(640) / 64  # in seconds; a signal gives its latest value
     np.testing.assert_array_equal(found['inputs'][:, :3], wrist['ACC'][(time * 32).astype(int)].astype('f4'))
     for channel, (name, rate) in enumerate({'BVP': 64, 'EDA': 4, 'TEMP': 4}.items(), start=3):
       wanted = wrist[name][(time * rate).astype(int), 0].astype('f4')
@@ -126,7 +126,7 @@ def with_wrist(**changes):
     (Evil(), r'S1\.pkl is not a file of PPG-DaLiA \(it asks for (posix|nt)\.system, which no PPG-DaLiA'),
     (subject(1, questionnaire=Evil()), 'it asks for'),
     (subject(1, label=np.array([Evil()], object)), "an array of 'O8' instead of numbers"),
-    # Bytes in the place of pointers: NumPy would follow them.
+    # The bytes would be read as pointers, which NumPy would follow.
     (pickle.dumps(subject(1), protocol=2).replace(b'f8', b'O8'), "an array of 'O8' instead of numbers"),
     (b'\x80\x02]r\xff\xff\xff\x7f.', 'it numbers its 2,147,483,647th object in 9 bytes'),
     (pickle.dumps(subject(1))[:-50], r'S1\.pkl is not a file of PPG-DaLiA'),

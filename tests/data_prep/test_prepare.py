@@ -1,4 +1,4 @@
-"""The rules around a preparation: refusals, interruptions, repetition, no TensorFlow."""
+"""A preparation may be refused, interrupted or repeated, and it imports no TensorFlow."""
 
 import dataclasses
 import errno
@@ -76,7 +76,7 @@ def test_examples_of_training_and_test_are_told(tmp_path, capsys, change_entry, 
     return a_source(files=files, counts=counts, **form)
 
   def says(*source_of, name='numbers'):
-    for _ in range(2):  # also when it is there already
+    for _ in range(2):  # the second time, the set is already prepared
       builders.prepare_set(name, tmp_path / 'data', {}, lambda work: source(*source_of))
       first, *rest = capsys.readouterr().out.splitlines()
     return first if rest else ''
@@ -125,8 +125,8 @@ def test_a_second_preparation_says_so_and_changes_nothing(tmp_path, capsys):
   assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
-def test_work_that_a_process_left_when_its_set_was_done_is_removed(tmp_path):
-  """It was ended after the set had got its name."""
+def test_leftover_work_of_a_finished_set_is_removed(tmp_path):
+  """A process may be killed after it has given the set its name and before it removes its work."""
   folder = builders.prepare_set('numbers', tmp_path, {}, lambda work: a_source())
   (folder.parent / 'unfinished' / 'chunks').mkdir(parents=True)
   builders.prepare_set('numbers', tmp_path, {}, lambda work: a_source())
@@ -178,7 +178,7 @@ def test_a_wrong_source_leaves_nothing(tmp_path, changes, reason):
   (tmp_path / 'numbers').mkdir()
   with pytest.raises(ValueError, match=reason):
     builders.prepare_set('numbers', tmp_path, {}, lambda work: a_source(**changes))
-  assert list(tmp_path.rglob('*')) == [tmp_path / 'numbers']  # it was there before
+  assert list(tmp_path.rglob('*')) == [tmp_path / 'numbers']  # the folder existed before
 
 
 INTERRUPTED = """

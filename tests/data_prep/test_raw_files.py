@@ -1,4 +1,4 @@
-"""Files that are none, too large, or have rows without an end; every importer opens its files so."""
+"""Every importer opens files so that pipes and devices, too large files and endless rows are refused."""
 
 import io
 import os
@@ -16,7 +16,7 @@ def test_pipes_sockets_and_devices_are_refused_at_once(tmp_path, most, monkeypat
   os.mkfifo(tmp_path / 'pipe')
   (tmp_path / 'link').symlink_to('pipe')
   with socket.socket(socket.AF_UNIX) as server:
-    monkeypatch.chdir(tmp_path)  # names of sockets may be short only
+    monkeypatch.chdir(tmp_path)  # names of sockets must be short
     server.bind('socket')
     for path, kind in (
       (tmp_path / 'pipe', 'a pipe'),
@@ -54,7 +54,7 @@ def test_what_cannot_be_opened_is_named(tmp_path):
 
 def test_sizes_are_limited_before_anything_is_read(tmp_path):
   with (tmp_path / 'x').open('wb') as file:
-    file.truncate(2**40)  # takes no room
+    file.truncate(2**40)  # takes no space on the disk
   with pytest.raises(errors.DataError, match='x has 1,099,511,627,776 bytes, but such a file has at most 10'):
     raw_files.read(tmp_path / 'x', 10)
   (tmp_path / 'y').write_bytes(b'0123456789')

@@ -14,7 +14,7 @@ from tests.data_prep.raw_sets import ACCEPT, nothing_is_left
 
 REFUSE = dict.fromkeys(ACCEPT, False)
 LENGTH = 12
-# Label as written, text1, text2. Papers repeat, within a pair too; quotation marks are characters.
+# (label as written, text1, text2). Papers repeat, also within a pair. Quotation marks are plain characters.
 LONG = 'A paper that is cut.'
 PAIRS = {
   'train': [
@@ -59,7 +59,7 @@ def layout(tmp_path):
     raw.mkdir(exist_ok=True)
     named = [(f'new_aan_pairs.{FILES[file]}.tsv', text) for file, text in contents.items() if text != 'none']
     if packed:
-      # As in the release: among other things, in any order.
+      # In the release, these files are among others, in any order.
       other = [
         ('lra_release/lra_release/tsv_data/._new_aan_pairs.test.tsv', b'\0'),
         ('lra_release/lra_release/pathfinder32/imgs/0/sample_0.png', b'\x89PNG'),
@@ -230,7 +230,7 @@ def test_real_papers(tmp_path, unpacked):
   seconds = time.perf_counter() - start
   assert seconds < 60  # 20,710 pairs; 4 s were measured
   metadata = prepared.read_metadata(prepared.dataset_folder(tmp_path / 'data', 'retrieval'), '')
-  # A subset, from other texts than the official ones: more characters, of which 95 have ids.
+  # These are fewer and other texts than the official ones, with more characters. 95 of them have ids.
   assert metadata['counts'] == {'train': 16_568, 'validation': 2_071, 'test': 2_071}
   assert (len(metadata['vocabulary']), metadata['characters'], metadata['longest']) == (99, 495, 4000)
   parts = open_all(tmp_path, 4000)

@@ -1,4 +1,4 @@
-"""Generated tasks of recall, copying and state tracking: rules that read only the input solve them."""
+"""Rules that read only the input solve the generated tasks of recall, copying and state tracking."""
 
 import itertools
 
@@ -18,7 +18,7 @@ FIRST = 4  # the id of the first symbol
 
 
 def recall(ids, pairs):
-  """After the pairs, a key at an even place is a question; random symbols stand at all other places."""
+  """After the pairs, a key at an even place is a question. All other places have random symbols."""
   value_of = dict(zip(ids[0 : 2 * pairs : 2], ids[1 : 2 * pairs : 2], strict=True))
   return {t: value_of[ids[t]] - 64 for t in range(2 * pairs, len(ids)) if ids[t] in value_of}
 
@@ -113,6 +113,6 @@ def test_longer_test_splits(tmp_path):
 @pytest.mark.parametrize(
   'name, sentence', [('recall_65', 'has 65 pairs; choose recall_1 to recall_64'), ('recall_0', 'no task')]
 )
-def test_a_difficulty_that_cannot_be_had(name, sentence):
+def test_a_difficulty_that_does_not_exist(name, sentence):
   with pytest.raises(ConfigError, match=sentence):
     tasks.get_task(name)

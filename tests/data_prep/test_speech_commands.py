@@ -13,7 +13,7 @@ from lra_spt.data import prepared
 from lra_spt.objectives import normalise
 from tests.data_prep.raw_sets import ACCEPT, nothing_is_left
 
-# Samples per clip, in the order of writing; the set has them by word and file name.
+# {clip: samples} in the order of writing. The set is ordered by word and file name.
 CLIPS = {
   'yes/b_nohash_0.wav': 16_000,
   'yes/a_nohash_1.wav': 16_000,
@@ -114,7 +114,7 @@ def test_statistics_are_of_the_training_clips_alone(tmp_path, raw):
 
 
 def test_without_training_clips_there_are_no_statistics(tmp_path, raw):
-  """A copy may hold test clips only, and they must not decide the normalisation."""
+  """A copy may hold only test clips, which must not determine the normalisation."""
   lists = raw / 'speech_commands_v0.02'
   (lists / 'validation_list.txt').write_text('')
   (lists / 'testing_list.txt').write_text('\n'.join(CLIPS))
@@ -124,7 +124,7 @@ def test_without_training_clips_there_are_no_statistics(tmp_path, raw):
 def test_the_words_are_those_of_the_published_code():
   assert len(set(speech_commands.WORDS)) == 35
   assert [speech_commands.WORDS.index(word) for word in LABELS] == list(LABELS.values())
-  # Two alphabetical runs, from `bed` and from `backward`.
+  # The words are two alphabetical lists, which begin with `bed` and with `backward`.
   assert speech_commands.WORDS.index('backward') == 17
   assert list(speech_commands.WORDS[:17]) == sorted(speech_commands.WORDS[:17])
   assert list(speech_commands.WORDS[17:]) == sorted(speech_commands.WORDS[17:])
@@ -225,7 +225,7 @@ def test_real_clips(tmp_path, unpacked):
   folder = raw / 'speech_commands_v0.02'
   metadata = prepared.read_metadata(prepare(tmp_path, raw), '')
   assert metadata['counts'] == {'train': 0, 'validation': 0, 'test': 600}
-  # Of the 9,981 and 11,005 in the official lists.
+  # The official lists have 9,981 and 11,005 clips.
   assert metadata['missing'] == {'validation': 9_981, 'test': 11_005 - 600}
   examples = examples_lib.open_split('speech_commands', 'test', tmp_path / 'data')
   batch = examples.gather(np.arange(600))
@@ -233,9 +233,9 @@ def test_real_clips(tmp_path, unpacked):
   words = [pathlib.Path(path).parent.name for path in paths]
   assert batch['label'].tolist() == [speech_commands.WORDS.index(word) for word in words]
   for i in (0, 61, 599):
-    # All of them have the shortest header there is.
+    # These clips have the shortest possible header, 44 bytes.
     assert np.array_equal(batch['inputs'][i], np.frombuffer(paths[i].read_bytes()[44:], '<i2'))
-  # There is no training clip, so nothing is measured that training would be normalised by.
+  # Without training clips, no statistics are measured for the normalisation.
   assert metadata['statistics'] == {}
   values = normalise(examples.task, batch['inputs'])
   np.testing.assert_allclose(values[..., 0], batch['inputs'] / 32768, rtol=1e-6)

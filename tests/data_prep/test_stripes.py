@@ -1,4 +1,4 @@
-"""The demo's generator: what it promises about its images."""
+"""The demo's generator makes images with equal grey levels, balanced labels, and the direction as label."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ def test_an_image_is_a_function_of_seed_file_and_index():
 
 
 def test_the_label_is_the_direction_in_which_neighbours_agree():
-  # Along the stripes neighbours differ least: label k is the angle k * 45 degrees of their normal's filter.
+  # Neighbours differ least along the stripes. `steps` has the direction of each label.
   steps = {0: (0, 1), 1: (1, 1), 2: (1, 0), 3: (1, -1)}
   hits = []
   for index in range(300):

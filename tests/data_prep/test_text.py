@@ -14,7 +14,7 @@ from lra_spt.data import prepared, splits, tasks, tokenizers
 from tests import token_ids
 from tests.data_prep.raw_sets import ACCEPT, nothing_is_left
 
-# By number, which is the order of the set and neither that of the names nor that of writing.
+# Ordered by number, as the set is. Names and the order of writing differ.
 REVIEWS = {
   ('train', 'neg'): [('2_4', 'No.<br />No'), ('10_1', 'no \u2014 NO'), ('11_3', 'x' * 40)],
   ('train', 'pos'): [('0_10', 'Yes\r\n'), ('9_7', 'yes, caf\u00e9')],

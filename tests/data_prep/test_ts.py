@@ -77,7 +77,7 @@ def test_a_run_needs_no_python_file(tmp_path, capsys, monkeypatch):
   words += [f'--config.finetune.{key}=4' for key in ('max_steps', 'batch_size')]
   words += ['--config.model.width=8', '--config.model.depth=1', '--config.runtime.devices=1']
   assert cli.main(['train', *words, '--workdir=run', '--quiet']) == 0
-  monkeypatch.delenv(tasks.DATA_DIR)  # the run knows its set
+  monkeypatch.delenv(tasks.DATA_DIR)  # the run stores the folder of its set
   assert cli.main(['evaluate', '--workdir=run', '--split=test']) == 0
   assert 'Equal' in capsys.readouterr().out
 
