@@ -16,7 +16,7 @@ import sys
 
 from benchmarks import harness
 
-FILES = {  # file: {benchmark, the function `run_NAME` in it: the question that it answers}
+FILES = {  # {file: {NAME of a function `run_NAME` in it: the question that it answers}}
   'accelerator': {'accelerator': 'everything worth measuring on a fresh GPU machine, in an hour'},
   'attention': {
     'attention': 'a training step of a Transformer beside PyTorch: time and memory',

@@ -1,6 +1,6 @@
-"""Everything worth measuring on a fresh GPU machine: one command, about an hour, which resumes.
+"""One command measures everything worth measuring on a fresh GPU machine, in about an hour, and can resume.
 
-The command itself does not use jax, so its parts, processes of it, have the GPU's memory to themselves.
+Each part is a process. The command itself does not use jax, so a part has the whole memory of the GPU.
 """
 
 import argparse
@@ -37,7 +37,7 @@ PARTS = {  # name: (minutes that it may take, question)
 }
 DEFAULT = [part for part in PARTS if part != 'tune']
 BESIDE_TORCH = ('tests', 'attention', 'recurrences')  # jax must leave memory to others
-ROW = 'ROW '  # begins a line of a part's process that is a result
+ROW = 'ROW '  # a line of a part's output that begins so is a result
 
 
 def run_part(part, options, arguments, keep):
@@ -218,7 +218,7 @@ def run_accelerator(arguments):
       print(f'{name:12} {minutes:2} min  {question} ({state["status"]}, {len(state["rows"])} rows)')
     return 0
 
-  signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` ends the part's process
+  signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # raises, so that `finally` ends the part
   rows = []
   _, reason = run_part('machine', options, arguments, rows.append)
   row = rows[0] if rows else {'not_run': reason}

@@ -1,4 +1,4 @@
-"""Parts of `accelerator` about attention: errors, every key, blocks of PathX, and the search for tiles."""
+"""Parts of `accelerator` about attention: its errors, its time and memory, and the search for tiles."""
 
 import dataclasses
 import functools
@@ -112,7 +112,7 @@ def times(options):
   for to, name, shape, block in calls:
     for dtype in ('bfloat16', 'float32'):
       for kind in kinds:
-        long = kind == 'xla' and shape[1] > 4096  # its scores take memory for one sequence, or for none
+        long = kind == 'xla' and shape[1] > 4096  # its stored scores fit for one sequence at most
         if not long or block:
           size = (1, *shape[1:]) if long else shape
           measure = functools.partial(_time, kind, dtype, size, block, 0.05 if options.dry else 1.0)

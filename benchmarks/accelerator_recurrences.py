@@ -1,4 +1,4 @@
-"""Part of `accelerator` about recurrences and long convolutions, beside those of other libraries."""
+"""Part of `accelerator` that compares recurrences and long convolutions with those of other libraries."""
 
 import dataclasses
 import functools
@@ -137,7 +137,7 @@ def _reference(operation, arrays) -> np.ndarray:
 def _measure(run, operation, function, arrays, half, expected, dry) -> dict:
   run, out, temporary = run(operation, function, arrays, half)
   row = {'apart': float(np.abs(out - expected()).max() / np.abs(expected()).max())}
-  row['ok'] = row['apart'] < 0.05  # also of bfloat16, so a larger one is another operation
+  row['ok'] = row['apart'] < 0.05  # bfloat16 stays below this too, so more means another operation
   row |= harness.milliseconds(harness.sampled(run, 0.05 if dry else 1.0))
   row['shapes'] = [array.shape for array in arrays]
   return row | {'temporary_megabytes': temporary}

@@ -1,4 +1,4 @@
-"""Parts of `accelerator` about steps and training: tests, time of a step, its kernels, proofs, short runs."""
+"""Parts of `accelerator` about training: GPU tests, time of a step, its kernels, autotune, and short runs."""
 
 import collections
 import contextlib
@@ -39,8 +39,8 @@ MODELS = {  # of the part `steps`, by task
 }
 PROFILED = 'configs/image.py:model=transformer_rotary', 'configs/image.py:model=s4'
 LOOPS = {'': {}, ', layers in a loop': {'runtime.scan_layers': 'always'}}
-STEPS, MOST = 8, 12  # of a profiled dispatch; kernels of its row
-# Other ways of running a step than the default.
+STEPS, MOST = 8, 12  # steps of a profiled dispatch; slowest kernels in its row
+# Settings that run a step in other ways than the default.
 WAYS = {
   'layers in a loop': {'runtime.scan_layers': 'always'},
   'layers in a loop, elementwise again': {'runtime.scan_layers': 'always', 'runtime.remat': 'elementwise'},
@@ -163,7 +163,7 @@ def measure_steps(config, count, between_waits, placement):
 
     def run():
       nonlocal state
-      for _ in range(dispatches):  # in flight together, as in training
+      for _ in range(dispatches):  # dispatched without waiting, as in training
         state, records = dispatch(state, placed(), jnp.int32(count), key)
       jax.block_until_ready(records)
 
@@ -216,7 +216,7 @@ def profile(options):
 def kernels_of(spec, overrides) -> dict:
   """Milliseconds of a finetuning step on random bytes: in all, and of the slowest kernels."""
   with _finetuning(loading.load(spec, overrides), STEPS) as (dispatch, state, chunk):
-    state, _ = jax.block_until_ready(dispatch(state, chunk))  # which compiles
+    state, _ = jax.block_until_ready(dispatch(state, chunk))  # compiles
     with tempfile.TemporaryDirectory() as folder:
       with jax.profiler.trace(folder, create_perfetto_trace=True):
         jax.block_until_ready(dispatch(state, chunk))

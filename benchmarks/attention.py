@@ -20,7 +20,7 @@ SMALL = Size(2, 64, 32, 2, 2, 64)
 CONTENDERS = ('blockwise', 'torch', 'xla')
 
 WIDTH = 32  # of the head of `block_attention`
-TIME_PER_PAIR, TIMES_FASTER, MEMORY_SHARE = 1.15, 1.4, 0.1  # targets of its ratios
+TIME_PER_PAIR, TIMES_FASTER, MEMORY_SHARE = 1.15, 1.4, 0.1  # targets of `block_attention`
 
 
 def jax_step(size: Size, kind: str):

@@ -1,4 +1,4 @@
-"""`lra-spt compare`: the runs of baselines that come with it, and quick looks at our newer mixers."""
+"""Runs of baselines that come with `lra-spt compare`, and quick looks of it at our newer mixers."""
 
 import json
 import pathlib
@@ -18,8 +18,8 @@ from lra_spt.studies import compare
 from lra_spt.studies import study as studies
 
 SOURCES = 'mini_longer', 'questions'
-MOST = 3_000_000  # bytes
-OF_MACHINE = 'seconds', 'time'  # parts of a stage that nobody should compare with times of other machines
+MOST = 3_000_000  # bytes of the file
+OF_MACHINE = 'seconds', 'time'  # these entries of a stage cannot be compared between machines
 
 NEW = ('deltanet', 'gated_deltaproduct', 'kda', 'gated_deltanet2', 'rwkv7', 'retnet', 'gla', 'mamba3')
 NEW += ('log_linear_mamba2', 'mesanet', 'ttt_linear', 'forgetting_attention', 'path_attention', 'slstm')

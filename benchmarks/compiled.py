@@ -1,8 +1,8 @@
-"""Programs compiled for TPUs, without one: do they fit, what do they move between chips and to memory?
+"""Programs compiled for TPUs, without a TPU: do they fit, and what do they move between chips and to memory?
 
-Each case is `lra-spt compile` in a process that ends after --limit seconds. Nothing runs on a TPU: bytes are
-those of compiled programs, and times at best are what arithmetic, memory and links allow. A case that cannot
-be compiled has the sentence that says why. Compiled cases stay in the file; --resume continues from them.
+Each case is `lra-spt compile` in a process that is ended after --limit seconds. Nothing runs on a TPU. Bytes
+are counted in compiled programs, and the best times are bounds by arithmetic, memory and links. If a case
+cannot be compiled, its row has the reason. Compiled cases stay in the file, and --resume continues from them.
 """
 
 import functools
@@ -39,7 +39,7 @@ SLICES = {  # case: config, its slice, further flags
 }
 
 TOPOLOGIES = ('v5e:2x2', 'v5e:4x4', 'v5e:8x8', 'v5e:16x16', '2xv5e:4x4', '4xv5e:4x4', '4xv5e:8x8')
-BATCH = 256  # of `chips`
+BATCH = 256  # rows of a step in `chips`
 
 TRAFFIC = {  # case: model, flags
   'rotary': ('transformer_rotary', ()),

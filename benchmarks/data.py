@@ -1,4 +1,4 @@
-"""Data: examples per second that reach training, the cost of Pathfinder images, and sets beyond memory."""
+"""Examples per second that reach training, the cost of Pathfinder images, and sets larger than memory."""
 
 import dataclasses
 import functools
@@ -24,13 +24,13 @@ from lra_spt.distributed import sharding
 from lra_spt.training import device_data
 
 BATCH_SIZE = 32
-# Examples per second that the host has to deliver on 2 cores in its first pass; an H200 can take 3,500 of
-# Path-X.
+# Examples per second that the host must deliver on 2 cores in its first pass. An H200 can take 3,500 a
+# second of Path-X.
 TARGETS = {'bytes_1024': 20_000, 'images_16384': 3_500}
 
 RUNNERS = [('local', 1), ('local', 2), *([('beam', 2)] * bool(importlib.util.find_spec('apache_beam')))]
 
-# Seconds per image of the official code: the least and the most that were seen; none is known at 256.
+# {resolution: (least, most) measured seconds per image of the official code}. None is known at 256.
 OFFICIAL_SECONDS = {32: (0.25, 0.25), 64: (4, 7), 128: (1.8, 1.8)}
 FASTER_TARGETS = {32: 50, 64: 100, 128: 50}
 
@@ -104,7 +104,7 @@ def from_the_host(task, data_dir, folder, threads, repeats):
 def on_a_device(task, data_dir, threads, repeats):
   """Microseconds per batch from the host and on the device; examples per second while the set moves there."""
   mesh, rows = sharding.make_mesh(devices=jax.devices()[:1]), np.arange(BATCH_SIZE)
-  # `place` makes the examples that it placed forget their content, so the other route opens the set again.
+  # `place` drops the content of its examples on the host, so each route opens the set for itself.
   examples, on_host = (examples_lib.open_split(task, 'train', data_dir) for _ in range(2))
   placed = []  # where the timed call leaves its result
   placing = harness.timed(lambda: placed.append(jax.block_until_ready(device_data.place(examples, mesh))))

@@ -1,4 +1,4 @@
-"""The time of a run beside its steps: evaluation and checkpoints of an epoch, and minutes of whole runs."""
+"""The time that evaluation and checkpoints take in an epoch, and the minutes of whole runs."""
 
 import contextlib
 import dataclasses
@@ -30,11 +30,11 @@ from lra_spt.training.step import train_steps
 TASKS = ('image', 'listops', 'text', 'retrieval', 'pathfinder', 'pathx', 'bidmc', 'speech_commands')
 MINI = ('mini/image', 'mini/text', 'mini/listops', 'mini/pathfinder', 'mini/pulse')
 CASES = [f'{name}:model={model}' for name in (*TASKS, *MINI) for model in ('transformer_rotary', 's4')]
-TARGET = 0.1  # share of an epoch for all but its steps
-POSITIONS = 4096  # of a step that is timed, about
+TARGET = 0.1  # largest share of an epoch for evaluation and checkpoints
+POSITIONS = 4096  # approximate number in a timed step
 
 WHOLE_RUNS = [f'{task}:{model}' for task in mini.TASKS for model in mini.MODELS]
-STEPS = 250  # of each stage of a shortened run
+STEPS = 250  # steps of each stage in a shortened run
 STAGES = ('pretrain', 'finetune')
 AGAIN = 1  # the best state is validated once more at the end of a stage
 
@@ -92,7 +92,7 @@ def measured(case: str, rounds: int, positions: int = POSITIONS) -> dict:
   length = built.task.length * built.task.documents
   rows = max(1, min(built.spec.batch_size, positions // length))
   seconds, count = seconds_of_parts(built, rows, rounds), catalogue.published_counts(built.task)
-  # From one evaluation to the next.
+  # Examples from one evaluation to the next.
   trained = built.spec.evaluate_every * built.spec.batch_size or count['train'] * built.spec.data_fraction
   parts = {
     'steps': seconds['step'] / rows * trained,

@@ -1,7 +1,7 @@
-"""A training step of every mixer: its cost beside attention, in other ways, with size, and with huge pages.
+"""The cost of a training step of every mixer, beside attention, by other implementations, and at other sizes.
 
 Each model is an encoder without feed-forward layers (pre-norm LayerNorm, tokens in, mean pooling, 10
-classes); the mixer has the options of its default row. A step is forward, backward and AdamW in float32.
+classes). The mixer has the options of its default row. A step is forward, backward and AdamW in float32.
 """
 
 import argparse
@@ -47,7 +47,7 @@ WAYS = {
 }
 SLOW = [('s5', SCANS[0]), ('lru', SCANS[0]), ('mamba2', WHOLE), ('mlstm', WHOLE)]
 LONGEST_SCORES = 4096  # stored scores of 16,384 positions do not fit into the memory of a small machine
-CAUSAL = ('linear_transformer', 'performer')  # in their other form all positions are one product
+CAUSAL = ('linear_transformer', 'performer')  # the bidirectional form is one product over all positions
 
 POWERS = (1, 2, 4, 8, 16, 32, 64)
 AXES = {  # (size, members) along each
@@ -56,7 +56,7 @@ AXES = {  # (size, members) along each
   'width': [(Size(2, 1024, 64 * n, 1), 1) for n in POWERS[:4]],
   'members': [(Size(2, 1024, 32, 1), n) for n in POWERS[:4]],
 }
-ALLOWED = 0.1  # above the slope of the operations
+ALLOWED = 0.1  # allowed excess over the slope of the operations
 COLUMNS = ('milliseconds', 'temporary_megabytes', 'gigaflops')
 
 PAGED = {'attention': {'name': 'attention', 'heads': 8}}  # mixers of `huge_pages`

@@ -1,7 +1,7 @@
 """The time from the shell to the first finished step, part by part.
 
-Nothing that the training command itself does not import stands at the head of this file: `child` reads its
-first clock after it.
+The head of this file imports only modules that the training command imports too, because `child` reads its
+first clock after these imports.
 """
 
 import json
@@ -83,7 +83,7 @@ def start(config: str, data_dir, workdir, cache) -> dict[str, float]:
   from benchmarks import harness
 
   flags = ['train', f'--config={config}', f'--workdir={workdir}', f'--config.runtime.data_dir={data_dir}']
-  # So few examples have fewer steps than the config's schedules warm up for.
+  # These few examples give fewer steps than the warmup of the config has.
   flags += [f'--config.{stage}.schedule.warmup_steps=1' for stage in ('pretrain', 'finetune')]
   environment = os.environ | {'LRA_SPT_CACHE': str(cache), 'JAX_PLATFORMS': 'cpu'}
   program = f'from {__name__} import child; child()'

@@ -1,7 +1,7 @@
-"""The way all benchmarks measure and report: turns, clocks, ratios within one run, origin of a result.
+"""Functions with which all benchmarks measure and report.
 
-The load of a shared machine varies. Contenders therefore take turns. Ratios are taken turn by turn, and their
-medians are reported, of wall time and of processor time, which a busy machine disturbs less.
+The load of a shared machine varies, so contenders take turns. A ratio is computed in each turn, and the
+median is reported: of wall time, and of processor time, which a busy machine disturbs less.
 """
 
 import argparse
@@ -27,9 +27,9 @@ from lra_spt.runs import provenance
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / 'benchmarks' / 'results'
-SLOW = 5.0  # seconds; a step that takes longer has two turns, whatever the number of rounds
+SLOW = 5.0  # a step that takes more seconds has only two turns
 FEWEST_SAMPLES, MOST_SAMPLES, SAMPLING_SECONDS = 5, 200, 1.0
-TURN = 1.5  # seconds that a worker's turn takes at least
+TURN = 1.5  # least seconds of a worker's turn
 
 
 # Flags.

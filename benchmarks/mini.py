@@ -1,4 +1,4 @@
-"""Results of LRA-mini and of our other studies, with their runs, from folders of runs into files and back."""
+"""Results and runs of LRA-mini and of our other studies are written from folders into files, and restored."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ FILES = {  # name of a study: its file, with its argument
   'lab_longer': 'configs/studies/lab.py:steps=2000',
 }
 PRIMARIES = {'questions': questions.primaries, 'archives': archives.primaries}
-NAMES = {'lab_longer': 'lab'}  # in study.json, where it is another
+NAMES = {'lab_longer': 'lab'}  # the name in study.json, where it differs
 FACTS = ('row', 'column', 'task', 'model', 'regime', 'state', 'seeds', 'score', 'low', 'high', 'scores')
 FACTS += ('metric', 'parameters', 'flops', 'seconds')
 
@@ -40,7 +40,7 @@ def collected(study: str, workdir, command: str = '') -> dict:
     raise DataError(f'{workdir} has no finished run of {study} yet; go on with its study.')
   results = [run_folder.read_result(run.path) for run in table.runs]
   machines = provenance.machines(results)
-  # A cell says nothing while some of its seeds are missing.
+  # A cell with missing seeds has no number yet.
   cells = [dataclasses.replace(cell, arm=None) if cell.open else cell for cell in table.cells.values()]
   result = findings.findings(cells)
   lines = [{key: line[key] for key in FACTS} for line in export.table_lines(table)]
@@ -213,7 +213,7 @@ def run_mini(arguments):
     sys.exit(f'mini: {error}')
   print('\n'.join([*content['answers'], *archive.on_other_sets(runs, prints)]))
   print(f'{put} runs of {runs} were restored into {options.workdir}.')
-  if absent:  # the files would lose them
+  if absent:  # otherwise the files would lose these runs
     print(f'Nothing is written to {options.results}, for lack of {", ".join(absent)}.')
   else:
     harness.write(options.results / f'{options.study}.json', content)

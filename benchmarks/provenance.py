@@ -1,4 +1,4 @@
-"""Where runs come from and what they took: data, machines, time."""
+"""Data, machines and time of runs."""
 
 import json
 import pathlib
@@ -46,7 +46,7 @@ def time(workdir) -> dict[str, dict]:
       for name, stage in result['stages'].items()
       if stage.get('seconds') is not None
     }
-    if seconds:  # a recorded run has none
+    if seconds:  # a recorded run has no time
       runs.setdefault(result['task'], []).append(sum(seconds.values()))
       stages.setdefault(result['task'], {}).update(seconds)
   return {

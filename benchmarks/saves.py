@@ -26,7 +26,7 @@ from lra_spt.training.checkpoints.store import Checkpoints
 CASES = [f'{task}:model={model}' for task in ('image', 'pathx') for model in ('transformer_rotary', 's4')]
 ROW = 'row.json'
 
-LENGTH = 1024  # of a row of the set of `digests`
+LENGTH = 1024  # bytes of a row of the set of `digests`
 TASK = tasks.Task('random', 'random', tasks.Tokens(LENGTH, vocabulary=256), tasks.Classes(2))
 
 
@@ -91,7 +91,7 @@ def serve(case: str, rounds: int, folder: str, address: str, processes: str, num
   folder = pathlib.Path(folder)
   row = measured(case, jax.device_count(), rounds, folder)
   if number == '0':
-    (folder / ROW).write_text(json.dumps(row))  # others write to standard output, too
+    (folder / ROW).write_text(json.dumps(row))  # in a file, because libraries write to standard output
 
 
 def run_saves(arguments):

@@ -1,4 +1,4 @@
-"""Several runs as one program, and one run by several processes: what they cost and whether they agree."""
+"""The cost of several runs as one program, and the agreement of one run by several processes."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ from lra_spt.training.step import train_steps
 CASES = [f'{task}:model={model}' for task in ('text', 'image') for model in ('transformer_rotary', 's4')]
 MEMBERS = ('2', '4', '8')
 
-MODELS = ('transformer', 's4')  # of `processes`
+MODELS = ('transformer', 's4')  # cases of `processes`
 BATCH, STEPS = 48, 20
 
 

@@ -1,4 +1,4 @@
-"""State-space models beside plain implementations: a training step, its memory, and the parts of a layer.
+"""State-space models compared with plain implementations: time and memory of a step, and parts of a layer.
 
 Other benchmarks measure the same step, `training_step`, with other mixers.
 """
@@ -27,7 +27,7 @@ from lra_spt.training import population
 
 VOCABULARY, CLASSES = 256, 10
 Size = collections.namedtuple('Size', 'batch length width layers')
-# {contender: those that it is compared with}.
+# {contender: contenders that it is compared with}.
 COMPARED = {
   's4': ('s4 plain', 's4 products', 's4 torch'), 's4 plain': (), 's4 products': (), 's4 torch': (),
   's4d': ('s4 plain',), 'dlr': ('s4 plain',), 's5 64': ('s5 64 peer',), 's5 64 peer': (),
@@ -149,7 +149,7 @@ def training_step(kind, size, causal=False, members=1, **execution):
 
   def run(count=1):
     nonlocal state
-    for _ in range(count):  # in flight together
+    for _ in range(count):  # dispatched without waiting
       *state, value = compiled(*state, *data)
     return float(value.mean())
 

@@ -1,4 +1,4 @@
-"""Studies: runs, steps and operations of the paper's, and the time that the page of a large one takes."""
+"""Runs, steps and operations of the paper's studies, and the time to make the page of a large study."""
 
 import json
 import pathlib
@@ -20,7 +20,7 @@ STUDIES = ('table1', 'table2', 'table3', 'table7', 'table8', 'table9')
 STUDIES += ('figure1', 'figure2', 'figure3', 'figure4', 'figure5')
 STUDIES += ('pooling', 'larger_s4', 'pathx_training', 'grid')
 
-# The synthetic study.
+# Tasks and models of the synthetic study.
 TASKS = {'listops': 'ListOps', 'text': 'Text', 'retrieval': 'Retrieval', 'image': 'Image', 'pathx': 'PathX'}
 MODELS = {'transformer': 0.0, 's4': 0.8, 's4d': 0.7, 'dlr': 0.6, 's5': 0.9}  # ability from scratch
 REGIMES = {'scratch': 0.0, 'masked': 1.2}

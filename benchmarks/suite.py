@@ -1,4 +1,4 @@
-"""Tests that measure: outcomes of the slow ones, and errors of kernels against float64."""
+"""Outcomes of the slow tests, and the errors of kernels to float64 that tests measure."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Small trainings: the demo and a mixer over fresh seeds, and real data at CPU size."""
+"""Small trainings: the demo and a user's mixer over fresh seeds, and real data at CPU size."""
 
 import itertools
 import json
@@ -19,11 +19,11 @@ from lra_spt.report.study.any_folder import read_any
 from lra_spt.runs import experiment
 from lra_spt.studies import demo
 
-SEEDS = (101, 102, 103, 104, 105)  # of the demo; seeds 0 and 1, on which the task was chosen, are not used
+SEEDS = (101, 102, 103, 104, 105)  # seeds 0 and 1 are left out, because the task was chosen on them
 ORIGIN = ('date', 'commit', 'hardware', 'versions')
 
 # Sizes of `small_runs`.
-SCRATCH_STEPS, PRETRAIN_STEPS, FINETUNE_STEPS = 2000, 500, 1000  # of 16, 32 and 16 examples
+SCRATCH_STEPS, PRETRAIN_STEPS, FINETUNE_STEPS = 2000, 500, 1000  # batches of 16, 32 and 16 examples
 SMALL = {
   'model.width': 64,
   'model.depth': 4,
@@ -49,11 +49,11 @@ LISTOPS = {
   'runtime.devices': 1,
   'runtime.tensorboard': False,
 }
-# S4 with values of its configs but for sizes and warmups. {task: (argument, (scratch, pretraining, finetuning
-# steps))}, all of 16 reviews or pairs.
+# {task: (argument of the config, (steps from scratch, of pretraining, of finetuning))} of S4. A step has 16
+# reviews or pairs. Except for sizes and warmups, values are those of the configs.
 TASKS = {'text': (',length=2048', (1500, 500, 1000)), 'retrieval': ('', (600, 200, 400))}
 SMALL_TASKS = SMALL | {'model.depth': 2, 'model.mixer.copies': 64, 'pretrain.batch_size': 16}
-# The control: its row has the learning rate of a large Transformer's finetuning.
+# The bag of tokens is a control. The learning rate of its row is that of a large Transformer's finetuning.
 BAG = SMALL | {'model.depth': 2, 'model.feed_forward': 128, 'finetune.optimizer.lr': 1e-3}
 
 
@@ -224,7 +224,7 @@ def summary(workdir, before):
     path = workdir / name / 'result.json'
     if path.exists():
       result = json.loads(path.read_text(encoding='utf-8'))
-      result['runtime']['data_dir'] = 'data'  # no path of this machine
+      result['runtime']['data_dir'] = 'data'  # a result holds no path of this machine
       content['arms'][name] = result | {'validation_curves': curves(path.parent)}
   for model in (*OF_MODEL, *TASKS):
     if (workdir / model).exists() and (gains := gains_of(workdir / model)):
