@@ -1,5 +1,4 @@
-"""Damaged raw sets are imported. The import gives a set or an error of one sentence, and changes no other
-file.
+"""Damaged raw sets are imported. The import gives a set or an error of one sentence, and changes no file.
 
 `python -m tests.data_prep.fuzzing FORM TRIES SEED FOLDER` tries one form in its own process and prints a line
 of JSON.

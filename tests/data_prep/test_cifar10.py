@@ -156,8 +156,7 @@ def one_image(labels, dtype=np.uint8, **content):
 
 
 def of_two(value, levels=60):
-  """A tuple holds one tuple twice, which holds another twice, and so on. Hashing or printing it takes
-  forever."""
+  """A tuple holds a tuple twice, which holds another twice, and so on. Hashing or printing it has no end."""
   for _ in range(levels):
     value = (value, value)
   return value

@@ -1,5 +1,4 @@
-"""Damaged and hostile raw sets of every form give an error of one sentence or a set, and change no other
-file.
+"""Damaged and hostile raw sets of every form give an error of one sentence or a set, and change no file.
 
 The short tests try each form 16 times, and every kind of path that is not a file. The long test (`pytest -m
 slow tests/data_prep/test_fuzz.py`) tries each form 130 times, prepares the accepted sets, and measures the

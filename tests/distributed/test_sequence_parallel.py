@@ -155,8 +155,7 @@ def test_attention_by_other_implementations(implementation, pattern):
   ],
 )
 def test_offsets_are_constants_where_shards_hold_whole_blocks(monkeypatch, pattern, offset, keys):
-  """Kernels that make their masks while tracing need a constant offset. They also get only the keys they
-  need."""
+  """Kernels that make masks while tracing need a constant offset. They also get only the keys they need."""
   calls = []
 
   def spy(q, k, v, *, q_offset=0, **options):
@@ -197,7 +196,7 @@ def test_scan_agrees_with_one_device(reverse, components, shape, length):
 
 
 def test_scan_over_shards_loses_no_digits():
-  """With |a| = 1 over 2^13 steps, the error to float64 is within that of a loop over positions on one
+  """With |a| = 1 over 2^13 steps, the error to float64 is below that of a loop over positions on one
   device."""
   length, angle = 2**13, 0.1
   a = np.float32([[np.cos(angle)], [np.sin(angle)]])

@@ -64,8 +64,7 @@ def test_a_note_names_the_settings_that_runs_do_not_use(other_settings):
 
 @pytest.mark.parametrize('model', ['transformer', 'longconv'])
 def test_another_generator_draws_only_what_training_draws(model, repository):
-  """Longconv needs a special case: its dropout of kernel weights passes a key through `shard_map` as
-  numbers."""
+  """Longconv is a case, since its dropout of kernel weights passes a key through `shard_map` as numbers."""
   file = f'{repository}/configs/demo.py:regime=masked,model={model}'
   rates = {'model.dropout': 0.1} | ({'model.mixer.kernel_dropout': 0.2} if model == 'longconv' else {})
   plain, built = (

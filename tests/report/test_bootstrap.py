@@ -15,8 +15,7 @@ GAIN, GAP = (1, -1), (1, -1, -1, 1)
 
 
 def cells(rng, count, seeds, examples, seed_sd, ability=0.3):
-  """Answers bool [S, N] of each cell: one is right if the skill of the run exceeds the example's
-  difficulty."""
+  """Answers bool [S, N] of each cell. One is right if the run's skill exceeds the example's difficulty."""
   asked_N = rng.normal(size=examples)
   return [
     rng.normal(0, 0.4, examples) + rng.normal(0, 0.6, (seeds, examples)) + rng.normal(0, seed_sd, (seeds, 1))

@@ -288,8 +288,7 @@ def test_every_sentence_on_causal_models_names_the_form_of_those_from_scratch(st
 
 
 def test_groups_and_not_examples_are_tested_against_chance(study):
-  """S4 on Image beats chance with 300 test examples, but not with 5 groups that are right or wrong
-  together."""
+  """S4 on Image beats chance with 300 examples, but not with 5 groups that are right or wrong together."""
   read = study()
   (cell,) = [cell for cell in read().cells.values() if cell.record['folder'].endswith('s4_scratch/image')]
   before = read().findings.successes
@@ -644,7 +643,7 @@ def test_a_scratch_cell_that_two_gains_share_cancels(study):
 
 
 def test_a_gain_is_compared_with_that_of_its_row_at_the_end_of_the_chart(study):
-  """If a row has no cell at the end, its gain is compared with the only cell there, but not with one of
+  """If a row has no cell at the end, its gain is compared with the only cell there, but not if there are
   two."""
   read = study()
   on_a_chart(study.folder, ('Image, 10%', 0.1))

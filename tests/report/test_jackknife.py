@@ -1,5 +1,4 @@
-"""Scores and their jackknife units agree with plain loops and with scikit-learn, and their intervals
-cover."""
+"""Scores and their jackknife units agree with plain loops and with scikit-learn; their intervals cover."""
 
 import math
 

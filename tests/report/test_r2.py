@@ -115,8 +115,7 @@ def test_windows_of_one_recording_do_not_count_as_many():
   ],
 )
 def test_coverage(units, size, options, lowest):
-  """In 600 simulated samples, intervals cover nearly 95 % where units are many or alike, and less
-  elsewhere."""
+  """In 600 simulated samples, intervals cover nearly 95 % where units are many or alike, else less."""
   truth = r2_of(*drawn(99, 100_000, 2, **options)[:2])
   held = 0
   for seed in range(600):

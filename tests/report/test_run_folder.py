@@ -301,8 +301,7 @@ WITHOUT_LINKS = (errno.ENOSYS, errno.EPERM, errno.ENOTSUP, errno.EROFS)
 
 @pytest.mark.parametrize('code', [None, *WITHOUT_LINKS])
 def test_a_stage_whose_link_leads_nowhere(tmp_path, monkeypatch, code):
-  """The store of stages was moved. Stages are found in the new --stages, or the error says that they are
-  gone."""
+  """The store of stages was moved. Stages are found in the new --stages, or an error names the lost ones."""
   if code is not None:
     without_links(monkeypatch, code)
   old, new, empty = (tmp_path / name for name in ('old', 'new', 'empty'))

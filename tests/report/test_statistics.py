@@ -119,8 +119,7 @@ def half_of_given_seeds(values):
 
 
 def test_pooled_by_hand_with_test_examples_of_their_own():
-  """Seeds have the means 0.1, 0.3, 0.2, so the mean is 0.2 and the sd 0.1. t with 2 degrees of freedom is
-  4.3027."""
+  """The means of seeds are 0.1, 0.3, 0.2: mean 0.2, sd 0.1. t with 2 degrees of freedom is 4.3027."""
   values = [np.repeat([1, 0], (right, 1000 - right)) for right in (100, 300, 200)]
   pooled = statistics.pooled(values, False, (0, 1))
   assert pooled.estimate == pytest.approx(0.2)
@@ -218,8 +217,7 @@ def test_groups_without_spread(right, expected):
 
 @pytest.mark.parametrize('same', [True, False])
 def test_coverage_of_the_pooled_interval(same):
-  """The pooled interval covers if seeds and examples vary. The interval of fixed seeds does not cover
-  then."""
+  """The pooled interval covers if seeds and examples vary. That of fixed seeds does not cover then."""
   rng = np.random.default_rng(1)
   seeds, n, repeats = 5, 200, 1000
   for seed_sd, lowest in ((0.0, 0.94), (0.05, 0.92)):

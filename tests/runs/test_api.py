@@ -395,8 +395,7 @@ def test_only_answers_are_evaluated(config, undisturbed):
 
 
 def test_what_is_recorded_says_of_the_set_what_training_says(undisturbed, tiny_data, tmp_path, config):
-  """If the predictions of a run are recorded, the record has the run's values for all that the prepared set
-  decides."""
+  """A record of the run's predictions has the same values as the run where the prepared set decides them."""
   told = record.StatedFacts(model='mine', regime='masked')
   ours = record.record(undisturbed / 'predictions.npz', tmp_path / 'W', told, 'tiny_listops', tiny_data)
   theirs = run_folder.read_result(undisturbed)

@@ -169,8 +169,7 @@ def test_what_only_concerns_computing_may_change(scratch, arguments):
 
 
 def test_a_stage_that_is_done_is_not_trained_again(scratch, arguments, capsys, monkeypatch, file_contents):
-  """A run was killed after finetuning, before its result. The same command only tests, with the same
-  result."""
+  """A run was killed between finetuning and its result. The same command only tests, with the same result."""
   before = file_contents(scratch)
   first = run_folder.read_result(scratch)
   (scratch / 'result.json').unlink()

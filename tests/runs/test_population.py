@@ -232,7 +232,7 @@ def test_they_go_on_together_or_alone(lra_spt_train, alone, trajectory, tmp_path
 
 @contextlib.contextmanager
 def asked_to_end_after(count):
-  """`asked_to_end` is false `count` times, then true. The fixture `monkeypatch` would drop traced
+  """`asked_to_end` is false `count` times, then true. The `monkeypatch` fixture would drop traced
   programs."""
   seen = []
   with pytest.MonkeyPatch.context() as patch:

@@ -124,8 +124,7 @@ def test_options_of_initialisation_and_learning_rate_do_not_make_another_model(t
 
 
 def test_a_run_starts_from_a_file_wherever_it_lies(exported, undisturbed, load, tmp_path):
-  """It is another run than one from random weights. Its config identifies the file by content, not by
-  path."""
+  """It is another run than one from random weights. Its config has the checksum of the file, not its path."""
   overrides = {
     'model.weights': str(exported['finetune']),
     'finetune.max_steps': 2,

@@ -1,5 +1,4 @@
-"""A study runs: its runs share stages and skip finished ones, one that fails stops no other, and it gets a
-page."""
+"""The runs of a study share stages. Finished ones are skipped, and one that fails stops no other."""
 
 import base64
 import contextlib

@@ -339,8 +339,7 @@ def test_time_left_knows_what_is_trained_already(tmp_path):
 
 
 def test_time_left_counts_a_shared_stage_once(tmp_path):
-  """Four rates of finetuning share a pretraining. The first run trains it, then finetunes; a second
-  begins."""
+  """Four rates of finetuning share a pretraining. The first run trains it, then a second run begins."""
   _, jobs = of_rates(1e-3, 2e-3, 4e-3, 8e-3)
   shown = progress.Progress(
     jobs, tmp_path, {job: {'pretrain': 500, 'finetune': 400} for job in jobs}, 1, [].append

@@ -87,8 +87,7 @@ def test_slow_steps_change_no_number(make_stage, monkeypatch, tmp_path):
 
 
 def test_a_signal_waits_for_one_slow_step(make_stage, monkeypatch, tmp_path, capfd):
-  """The step in flight is finished, and none starts after the signal. The message names the steps in
-  progress."""
+  """The step in flight is finished, and none starts after the signal. The message names these steps."""
   given = []
 
   def dispatch(state, chunk, count, key):

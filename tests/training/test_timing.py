@@ -42,8 +42,7 @@ def test_every_second_is_in_one_part(clock):
 
 
 def test_runs_that_train_share_the_time(clock):
-  """The first of three runs is resumed. One ends after 12 s, another after 8 s more, the last after 5 s
-  more."""
+  """The first of three runs was resumed. One ends after 12 s, the next 8 s later, and the last 5 s later."""
   ledger = StageTiming([50.0, 0.0, 0.0])
   clock.now += 12
   ledger.share_among([True, False, True])

@@ -1,4 +1,4 @@
-"""`lra-spt compile`: what it says, what it refuses, and that every generation of TPU can be compiled for."""
+"""`lra-spt compile` reports memory and traffic, refuses wrong commands, and knows every generation of TPU."""
 
 import contextlib
 import dataclasses
@@ -35,7 +35,7 @@ def built(tiny_config):
 
 @pytest.fixture(scope='module')
 def on_two_devices(tiny_config, tmp_path_factory):
-  """(what the command prints, what it writes) for both stages on two CPU devices."""
+  """(printed text, written report) of the command for both stages on two CPU devices."""
   path, printed = tmp_path_factory.mktemp('compile') / 'cost.json', io.StringIO()
   with contextlib.redirect_stdout(printed):
     command = ['compile', f'--config={tiny_config}', '--topology=cpu:2', f'--json={path}']
@@ -44,7 +44,7 @@ def on_two_devices(tiny_config, tmp_path_factory):
 
 
 def test_cpu_memory_is_that_of_the_arrays(on_two_devices, built):
-  """Two devices hold the whole state each, and half of the batch."""
+  """Each of two devices holds the whole state and half of the batch."""
   report = on_two_devices[1]['finetune']
   mesh = sharding.make_mesh(devices=jax.devices()[:2])
   leaves = jax.tree.leaves(state.abstract(built.model, built.spec.optimizer, 'max', mesh))
@@ -72,7 +72,7 @@ def test_report_numbers(on_two_devices, built):
   assert report['parameters'] == built.model.parameter_count
   assert report['flops_per_step'] == 3 * built.model.flops * 16
   assert report['collectives']['all-reduce']['bytes'] >= 4 * report['parameters']  # all gradients, float32
-  # Loops counted once or a few times over: the same order of magnitude as our count.
+  # XLA counts some loops only once, so only the order of magnitude is the same as in our count.
   assert 0.1 < report['xla_flops_per_step'] / report['flops_per_step'] < 10
 
 
@@ -147,7 +147,7 @@ ROW = 128 + 3 * 4  # 24 bytes filled up to 128; length, label, index
 
 
 def prepared(built, count):
-  """A training set of so many examples, in so far as it is counted."""
+  """A stand-in for a training set: it has a length and no examples."""
 
   class Prepared(list):
     task = built.task
@@ -216,7 +216,7 @@ def test_rows_of_pairs_are_called_so(tiny_config, built):
 @pytest.mark.parametrize('first', ['1x1', '2x2', '4x4', '8x8'])
 @pytest.mark.parametrize('needed_at_one', [1, 20, 70, 300, 5000])
 def test_search_for_the_smallest_slice(first, needed_at_one):
-  """Finds what trying all would find, with few compilations where temporaries shrink with rows per device."""
+  """The search finds the result of trying all, with few compilations if temporaries shrink with the rows."""
   slices = [topologies.Slice(V5E, shape) for shape in ('1x1', '2x2', '2x4', '4x4', '4x8', '8x8')]
 
   def memory(s):
@@ -313,7 +313,7 @@ def test_missing_libtpu_names_the_extra(tiny_config, capsys, monkeypatch):
 
 @pytest.fixture
 def compile_for(tiny_config, repository, for_tpus, tmp_path):
-  """Runs the command in a process of its own (libtpu and 8 CPU devices do not go together)."""
+  """Runs the command in its own process, because libtpu and 8 CPU devices exclude each other."""
 
   def run(topology, *flags):
     path = tmp_path / 'cost.json'
@@ -337,7 +337,7 @@ def test_two_tpu_slices(compile_for):
   assert report['topology'] == '2xv5e:2x4'
   assert report['fits']
   assert 0 < report['bytes_per_device']['total'] < 2**28
-  # Gradients go between the slices, and by each of the 8 devices of a slice only its part of them.
+  # Gradients move between the slices. Each of the 8 devices of a slice moves only its part.
   gradients = 4 * report['parameters']
   assert set(report['between_slices']) == {'all-reduce'}
   assert gradients / 8 <= report['between_slices']['all-reduce']['bytes'] < gradients / 2

@@ -1,4 +1,4 @@
-"""The least that a step moves, counted by hand where that can be done."""
+"""The least traffic of a step agrees with a count by hand."""
 
 import jax
 import numpy as np

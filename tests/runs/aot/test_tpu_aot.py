@@ -53,8 +53,7 @@ def compiled(for_tpus):
   ],
 )
 def test_attention(compiled, program, length, heads, topology):
-  """Compiles to the TPU's kernels, splits rows without communication, and its memory is linear in the
-  length."""
+  """Attention compiles to the TPU's kernels, splits rows without communication, and needs linear memory."""
   report = compiled(f'attention_{program}', topology)
   kind = {'v5e:2x2': 'TPU v5 lite', 'v4:2x2x1': 'TPU v4'}[topology]
   assert (report['device_kind'], report['devices']) == (kind, 4)
@@ -80,8 +79,8 @@ def test_attention(compiled, program, length, heads, topology):
   ],
 )
 def test_train_step(compiled, program, length):
-  """Parameters are gathered, activations are not: whatever is gathered has the shape of a parameter, or of
-  one block's part of it, or is too small to hold anything about all positions (logits)."""
+  """Parameters are gathered and activations are not. A gathered array has the shape of a parameter or of a
+  block's part of it, or is too small (logits) to hold all positions."""
   report = compiled(program)
   assert report['gathers']  # parameters are sharded over the axis fsdp
   shapes = {_without_ones(shape[first:]) for shape in report['parameters'] for first in (0, 1)}
