@@ -158,7 +158,8 @@ def test_a_disk_that_fails_at_the_lock_is_no_error(tmp_path, monkeypatch):
   monkeypatch.setattr(files.socket, 'gethostname', fail)  # while the note is written
   monkeypatch.setattr(pathlib.Path, 'unlink', fail)
   with files.owned(tmp_path, 'training in'):
-    pass
+    assert files.is_owned(tmp_path)
+  assert not files.is_owned(tmp_path)
   monkeypatch.undo()
   with files.owned(tmp_path, 'training in'):
     pass

@@ -114,7 +114,8 @@ def test_cosine():
   assert schedule.resolved(50) is schedule
   assert ScheduleSpec('constant').resolved(50) == ScheduleSpec('constant')
   # A constant schedule needs no total_steps, also during its warmup.
-  assert np.isfinite(multipliers(ScheduleSpec('constant', warmup_steps=10), [0, 5])).all()
+  constant = ScheduleSpec('constant', warmup_steps=10)
+  np.testing.assert_allclose(multipliers(constant, [0, 5, 10, 500]), [0, 0.5, 1, 1])
   with pytest.raises(
     ValueError, match='warmup_steps is 10, but .* total_steps above warmup_steps, and its total_steps are 10'
   ):
