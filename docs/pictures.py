@@ -1,5 +1,6 @@
 """Draws the pictures of the pages from result files. A PNG notes a checksum of the numbers that it shows."""
 
+import functools
 import hashlib
 import json
 import math
@@ -316,4 +317,5 @@ PICTURES = {  # picture: its result files, and what draws it from their content
   'lab_attention': (('inside.json',), attention),
   'lab_field': (('inside.json',), field),
   'mini': (('mini_table.json',), before_and_after),
+  'question_image': (('questions.json',), functools.partial(question, column='Image')),
 }
