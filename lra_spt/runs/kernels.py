@@ -80,8 +80,9 @@ def compute(folder, stage: str | None = None, layers: tuple[int, ...] = (), lags
     )
   if lags > length:
     raise ConfigError(f'--lags is {lags}, but the kernels in {folder} have {length}; lower it')
+  seed = _first_seed(folder, spec)
   trained, best = _best(folder, [stages[stage]] if stage else list(stages.values()))
-  arrays = {'start': _initial_arrays(first, _first_seed(folder, spec)), trained: best['arrays']}
+  arrays = {'start': _initial_arrays(first, seed), trained: best['arrays']}
   graphdefs = [nnx.graphdef(mixer) for mixer in mixers]
   initial, learned = (
     max_kernels([*map(nnx.merge, graphdefs, stacked)], depth, length, f'{folder.name}, {name}')

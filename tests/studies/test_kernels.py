@@ -112,7 +112,7 @@ def claim(folder, config):
 def pretend(folder, config, stage, *, step, factor):
   """Saves the initial state, with all scales times `factor`, as the best one; returns the initial arrays."""
   built = build(resolve(config), stage)
-  directory = folder / f'{stage}-0'
+  directory = run_folder.stage_folders(folder, run_folder.read_config(folder))[stage]
   member = Member(built, directory)
   with member.opened(None):
     state, saved = member.first_state(one_device()), member.checkpoints
@@ -186,7 +186,10 @@ def test_initial_kernels_of_a_run_that_starts_from_another(runs, tmp_path):
   """They are those of the other run. If the other run is not known, there are none."""
   folder = shutil.copytree(runs[0] / 'masked', tmp_path / 'run')
   stored = json.loads((folder / 'config.json').read_text())
+  before = run_folder.stage_folders(folder, stored)
   (folder / 'config.json').write_text(json.dumps(stored | {'seed': 1, 'pretrained': 'x'}))
+  for stage, path in run_folder.stage_folders(folder, run_folder.read_config(folder)).items():
+    before[stage].rename(path)
   with pytest.raises(kernels.NoKernels, match='names it only once it is finished; choose that run'):
     kernels.compute(folder)
   (folder / 'result.json').touch()
