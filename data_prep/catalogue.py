@@ -14,8 +14,8 @@ import importlib
 from collections.abc import Callable, Mapping
 
 from data_prep import official
-from lra_spt.data import generated, prepared, splits
-from lra_spt.data.tasks import TASKS, Task
+from lra_spt.data import generated, prepared, splits, tasks
+from lra_spt.data.tasks import Task
 from lra_spt.errors import ConfigError, DataError, nearest
 
 
@@ -367,12 +367,12 @@ def find(name: str, own: str | None = None) -> Entry:
     return SETS[name]
   if (task := generated.task_of(name)) is not None:
     return _sequences(task)
-  task = TASKS.get(name)
+  task = tasks.TASKS.get(name)
   made_by = owner(task.dataset if task else name)
   if made_by is not None:
     what = f'a task, which reads the set {task.dataset}' if task else f'one of {len(made_by.sets)} sets'
     raise ConfigError(f'{name!r} is {what}; make it with `lra-spt prepare {made_by.name}`.')
-  near = nearest(name, [*SETS, *_OWN, *TASKS])
+  near = nearest(name, [*SETS, *_OWN, *tasks.TASKS])
   raise ConfigError(f'There is no data set {name!r}; choose one of `lra-spt list sets`.{near}')
 
 
@@ -388,7 +388,7 @@ def _own(kind, name):
   if name is None:
     raise ConfigError(f'A set from .{kind} files needs a name of its own; add --name, such as --name waves.')
   _check_name(name)
-  entry, made_by, task = _OWN[kind](name), owner(name), TASKS.get(name)
+  entry, made_by, task = _OWN[kind](name), owner(name), tasks.TASKS.get(name)
   if (task and task.dataset != name) or generated.parts_of(name):
     raise ConfigError(f'{name!r} is a task that reads another set; give yours another --name.')
   if made_by is not None and made_by.importer != entry.importer:
