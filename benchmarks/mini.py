@@ -140,15 +140,9 @@ def _curves(table) -> list[dict]:
     for run in () if cell.open else cell.runs:
       if (curve := study_curves.of_operations(run)) is not None:
         flops, scores = (np.asarray(values).tolist() for values in curve)
-        steps, _ = run.curves['finetune']['validation'][run.score.key]
-        one = {
-          'row': row,
-          'column': column,
-          'seed': run.seed,
-          'flops': flops,
-          'steps': np.asarray(steps).tolist(),
-        }
-        curves.append(one | {'score': scores})
+        steps = np.asarray(run.curves['finetune']['validation'][run.score.key][0]).tolist()
+        place = {'row': row, 'column': column, 'seed': run.seed}
+        curves.append(place | {'flops': flops, 'steps': steps, 'score': scores})
   return curves
 
 
