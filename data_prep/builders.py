@@ -386,7 +386,7 @@ def _summary(metadata):
   if distinct := metadata.get('distinct_labels'):
     values = counted(distinct, 'distinct value')
     pieces.append(f'{metadata["classes"]} classes' if metadata['classes'] else f'regression on {values}')
-  if metadata['source'].startswith('own files'):  # there is no official copy
+  if metadata['source'].startswith(('own files', 'generated')):  # there is no official copy
     return '; '.join([*pieces, metadata['source']])
   checked = metadata.get('verification', 'verified') if metadata['verified'] else 'not an official copy'
   return '; '.join([*pieces, metadata['source'], checked])
