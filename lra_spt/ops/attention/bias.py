@@ -1,9 +1,9 @@
 """A bias of scores by the distance from query to key, for computations in tiles.
 
 Within a tile, entries on the same diagonal are equal. They are a slice of one vector per head, [X], with an
-entry for every distance between a query and a key of the (padded) arrays. Copies and reshapes build the tile
-from the slice, and sum its gradient. Gathering and scattering pairs would take longer, and would add them in
-an order that may change. Letters are those of blockwise.py.
+entry for every distance between a query and a key of the (padded) arrays. Rows are built from the slice by
+doubling, and the gradient is summed by halving, two passes over the tile each. Gathering and scattering pairs
+would take longer, and would add them in an order that may change. Letters are those of blockwise.py.
 """
 
 import jax
@@ -36,18 +36,22 @@ def bias_of_tile(grid: Grid, bias_X: jax.Array, index, place) -> jax.Array:
   """The bias [S, T] of one tile: bias_X at start + T - 1 + s - t."""
   S, T = grid.tile_k, grid.tile_q
   bias_Y = lax.dynamic_slice_in_dim(bias_X, _start(grid, index, place), S + T - 1)
-  # Rows of S + T numbers are laid end to end and cut into rows of S + T - 1: each starts one place earlier.
-  turned_Y = jnp.concatenate([bias_Y[:T][::-1], jnp.zeros_like(bias_Y[:1]), bias_Y[T:][::-1]])
-  repeated_SY = jnp.broadcast_to(turned_Y[None], (S, S + T)).reshape(-1)[: S * (S + T - 1)]
-  return repeated_SY.reshape(S, S + T - 1)[:, :T]
+  levels = (S - 1).bit_length()
+  tile = jnp.pad(bias_Y[::-1], (2**levels - S, 0))[None]
+  for level in reversed(range(levels)):  # each row becomes two, of which the second starts 2^level earlier
+    tile = jnp.stack([tile[:, 2**level :], tile[:, : -(2**level)]], axis=1).reshape(2 * len(tile), -1)
+  return tile[:S]
 
 
 def add_bias_gradient(grid: Grid, d_bias_X: jax.Array, d_scores_ST: jax.Array, index, place) -> jax.Array:
   """Adds the sums over the diagonals of one tile to d_bias_X."""
   S, T = d_scores_ST.shape
-  flat = jnp.pad(d_scores_ST, ((0, 0), (0, S - 1))).reshape(-1)
-  turned_Y = jnp.pad(flat, (0, S)).reshape(S, S + T).sum(axis=0)
-  sums_Y = jnp.concatenate([turned_Y[:T][::-1], turned_Y[T + 1 :][::-1]]).astype(d_bias_X.dtype)
+  levels = (S - 1).bit_length()
+  sums = jnp.pad(d_scores_ST, ((0, 2**levels - S), (0, 0)))
+  for level in range(levels):  # the reverse of `bias_of_tile`
+    later, earlier = sums[::2], sums[1::2]
+    sums = jnp.pad(later, ((0, 0), (2**level, 0))) + jnp.pad(earlier, ((0, 0), (0, 2**level)))
+  sums_Y = sums[0, ::-1][: S + T - 1].astype(d_bias_X.dtype)
   start = _start(grid, index, place)
   before_Y = lax.dynamic_slice_in_dim(d_bias_X, start, S + T - 1)
   return lax.dynamic_update_slice_in_dim(d_bias_X, before_Y + sums_Y, start, 0)
