@@ -326,7 +326,7 @@ def _content(path) -> str:
     return _CONTENT + hashlib.file_digest(file, 'sha256').hexdigest()
 
 
-SMOKE_STEPS = {'max_steps': 8, 'evaluate_every': 4}  # of each stage of a smoke run
+SMOKE_STEPS = {'max_steps': 2, 'evaluate_every': 1}  # of each stage of a smoke run
 
 
 def shorten(config) -> None:
@@ -335,7 +335,7 @@ def shorten(config) -> None:
     if name in config:
       with config.unlocked():
         config[name].update(SMOKE_STEPS)
-        config[name].schedule.warmup_steps = min(4, config[name].schedule.get('warmup_steps', 0))
+        config[name].schedule.warmup_steps = min(1, config[name].schedule.get('warmup_steps', 0))
         if 'origins' in config:
           config.origins[name].update(dict.fromkeys(SMOKE_STEPS, COMMAND_LINE))
 

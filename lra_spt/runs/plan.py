@@ -18,7 +18,7 @@ from lra_spt.runs.stage import Built
 from lra_spt.training.checkpoints import weights
 
 # The positions of a smoke run: of a training step, and of a split that is evaluated.
-SMOKE_STEP, SMOKE_SPLIT = 2**11, 2**14  # 2 and 16 images of 1,024 pixels
+SMOKE_STEP, SMOKE_SPLIT = 2**11, 2**12  # 2 and 4 images of 1,024 pixels
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -408,7 +408,7 @@ def test_seeds_may_each_have_a_pretraining(runs, tmp_path):
 
 def test_smoke_and_quiet(runs, capsys):
   assert cli.main(['train', '--config=configs/demo.py', '--workdir', 'W', '--smoke', '--quiet']) == 0
-  assert runs == [(0, 'W', None, 8, False)]
+  assert runs == [(0, 'W', None, loading.SMOKE_STEPS['max_steps'], False)]
   assert capsys.readouterr().out == 'W: test accuracy 0.5000\n'
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from lra_spt import files
 from lra_spt.cli import main as cli
+from lra_spt.config import loading
 from lra_spt.errors import DamagedFile
 from lra_spt.report.export import table_lines
 from lra_spt.report.pages import leaderboard, report
@@ -374,7 +375,7 @@ def test_a_regression_of_which_nobody_knows_groups(write_run, tmp_path, facts, s
 
 def test_cautions_stand_beside_the_numbers(write_run, tmp_path):
   write_run('a', facts={'cautions': ['Chosen by <test> examples.']}, source=('files x.tgz', False))
-  short = {'finetune': {'max_steps': 8, 'evaluate_every': 4}}
+  short = {'finetune': loading.SMOKE_STEPS}
   write_run('b', model='s4', config=short, source=('generated', False))
   write_run('c', model='s5', source=('own files', False))
   table = read_any(tmp_path)
@@ -483,7 +484,7 @@ def test_one_unit_is_named_as_the_reason(write_run, tmp_path, options):
 
 def test_smoke_runs_are_in_no_comparison_headline_or_export(write_run, tmp_path):
   """They are not averaged with seeds of full length either, and columns without a run are not shown."""
-  short = {'finetune': {'max_steps': 8, 'evaluate_every': 4}}
+  short = {'finetune': loading.SMOKE_STEPS}
   for name, regime, accuracy in (('a', 'scratch', 0.4), ('b', 'masked', 0.9)):
     write_run(name, regime=regime, accuracy=accuracy, config=short)
   table = read_any(tmp_path)

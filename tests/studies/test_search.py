@@ -6,6 +6,7 @@ import pytest
 
 from lra_spt import files
 from lra_spt.cli import main as cli
+from lra_spt.config import loading
 from lra_spt.config.values import problem
 from lra_spt.errors import ConfigError, DamagedFile
 from lra_spt.report.pages import report as pages
@@ -295,5 +296,5 @@ def test_a_smoke_run_of_a_study_has_few_runs_of_few_steps():
   chosen = study.jobs(one)
   every = [*search.all_jobs(one, chosen), *chosen]
   assert sorted(job.seed for job in every) == [0, 0, 0, 0, 2, 2]
-  assert {job.config.finetune.max_steps for job in every} == {8}
+  assert {job.config.finetune.max_steps for job in every} == {loading.SMOKE_STEPS['max_steps']}
   assert all('--smoke' in job.arguments for job in every)
