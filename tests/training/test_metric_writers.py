@@ -96,12 +96,13 @@ def test_a_metric_that_is_not_defined_is_null_and_no_event(tmp_path):
 
 
 def test_tensorboard_hides_what_a_killed_process_wrote(tmp_path):
-  write(tmp_path, 0, [(5, {'split': 'train', 'loss': 0.5})], True)
-  write(tmp_path, 3, [], True)
+  line = {'split': 'train', 'loss': 0.5}
+  write(tmp_path, 0, [(5, line)], True)
+  write(tmp_path, 3, [(4, line)], True)
   assert (4, 'purge', None) in events(tmp_path)
   first = tmp_path / 'first'
-  write(first, 0, [(5, {'split': 'train', 'loss': 0.5})], True)
-  write(first, 0, [], True)  # killed before the first checkpoint
+  write(first, 0, [(5, line)], True)
+  write(first, 0, [(1, line)], True)  # killed before the first checkpoint
   assert (1, 'purge', None) in events(first)
 
 

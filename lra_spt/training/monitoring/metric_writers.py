@@ -83,27 +83,33 @@ class TensorBoardWriter:
   """
 
   def __init__(self, directory: pathlib.Path, resume_step: int):
-    from tensorboardX import record_writer  # takes half a second, so only if it is needed
-    from tensorboardX.proto import event_pb2, summary_pb2
-
-    self._event, self._summary = event_pb2.Event, summary_pb2.Summary
-    self._checksum = record_writer.masked_crc32c
-    # TensorFlow's names; the process id distinguishes starts within the same second.
-    path = directory / f'events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}'
-    self._records = []
-    self._add(file_version='brain.Event:2')
-    # Readers hide the events from this step on that a killed process wrote.
-    self._add(step=resume_step + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
     with touching(directory, 'written'):
       directory.mkdir(parents=True, exist_ok=True)
-    self._file = files.Appended(path)
-    self.flush()
+    # TensorFlow's names; the process id distinguishes starts within the same second.
+    path = directory / f'events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}'
+    self._file, self._resume_step, self._records = files.Appended(path), resume_step, []
+
+  @functools.cached_property
+  def _tensorboard(self):
+    """The modules that make events. The first event imports them, because that takes half a second, and more
+    where PyTorch is installed, for which no first step should wait."""
+    from tensorboardX import record_writer
+    from tensorboardX.proto import event_pb2, summary_pb2
+
+    return event_pb2, summary_pb2.Summary, record_writer.masked_crc32c
 
   def write_scalars(self, step: int, scalars: dict) -> None:
+    first = '_tensorboard' not in vars(self)
+    event_pb2, summary, _ = self._tensorboard
+    if first:
+      self._add(file_version='brain.Event:2')
+      # Readers hide the events from this step on that a killed process wrote.
+      start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+      self._add(step=self._resume_step + 1, session_log=start)
     for name, value in scalars.items():
       if name != 'split' and value is not None:
-        tagged = self._summary.Value(tag=f'{scalars["split"]}/{name}', simple_value=float(value))
-        self._add(step=step, summary=self._summary(value=[tagged]))
+        tagged = summary.Value(tag=f'{scalars["split"]}/{name}', simple_value=float(value))
+        self._add(step=step, summary=summary(value=[tagged]))
 
   def flush(self) -> None:
     """Puts the events on the disk; raises a FileAccessError if the operating system refuses."""
@@ -115,10 +121,11 @@ class TensorBoardWriter:
 
   def _add(self, **fields):
     """Adds an event as a TFRecord: its length and its content, each with a checksum."""
-    content = self._event(wall_time=time.time(), **fields).SerializeToString()
+    event_pb2, _, checksum = self._tensorboard
+    content = event_pb2.Event(wall_time=time.time(), **fields).SerializeToString()
     size = struct.pack('<Q', len(content))
-    parts = (size, struct.pack('<I', self._checksum(size)))
-    self._records += [*parts, content, struct.pack('<I', self._checksum(content))]
+    parts = (size, struct.pack('<I', checksum(size)))
+    self._records += [*parts, content, struct.pack('<I', checksum(content))]
 
 
 class MultiWriter:
