@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from lra_spt import files
 from lra_spt.config import loading
 from lra_spt.config.regimes import get_regime
+from lra_spt.distributed import children
 from lra_spt.errors import ConfigError, DamagedFile, InUse, NonFiniteError, touching
 from lra_spt.report.runs import run_folder
 from lra_spt.studies.study import Job, command, together
@@ -48,7 +49,7 @@ class Attempt:
         with (folder / run_folder.LOG).open('a', encoding='utf-8') as log:
           if job is not jobs[0]:
             log.write(f'Trained together with {jobs[0].folder.name}, see its {run_folder.LOG}.\n')
-    words = [sys.executable, '-m', 'lra_spt', *command(jobs, workdir, stages)[1:]]
+    words = [*children.python(), '-m', 'lra_spt', *command(jobs, workdir, stages)[1:]]
     words += [f'--register={path}' for path in register]
     words += ['--processes=1']  # also if the study is itself a process in the step of a cluster
     with self.log.open('ab') as log:

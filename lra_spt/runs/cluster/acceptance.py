@@ -11,12 +11,12 @@ import os
 import pathlib
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 
 from lra_spt import files
 from lra_spt.config import loading
+from lra_spt.distributed import children
 from lra_spt.errors import ConfigError, touching
 from lra_spt.report.runs import run_folder
 
@@ -91,7 +91,7 @@ class Children:
     environment = os.environ | environment
     with self.log.open('ab') as log:
       options = {'stdin': subprocess.DEVNULL, 'stdout': log, 'stderr': subprocess.STDOUT, 'env': environment}
-      child = subprocess.Popen([sys.executable, '-m', *words], **options)
+      child = subprocess.Popen([*children.python(), '-m', *words], **options)
     end = time.monotonic() + LIMIT
     try:
       while (status := child.poll()) is None:
