@@ -1,9 +1,10 @@
 """A bias of scores by the distance from query to key, for computations in tiles.
 
 Within a tile, entries on the same diagonal are equal. They are a slice of one vector per head, [X], with an
-entry for every distance between a query and a key of the (padded) arrays. Rows are built from the slice by
-doubling, and the gradient is summed by halving, two passes over the tile each. Gathering and scattering pairs
-would take longer, and would add them in an order that may change. Letters are those of blockwise.py.
+entry for every distance between a query and a key of the (padded) arrays. Doubling builds the rows of a tile
+from the slice, and halving sums their gradient; each writes about twice as many numbers as the tile has.
+Gathering and scattering pairs would take longer, and would add them in an order that may change. Letters are
+those of blockwise.py.
 """
 
 import jax

@@ -76,6 +76,19 @@ class JsonlWriter:
     self._file.close()
 
 
+@functools.cache
+def _tensorboard():
+  """Returns the module of events, the class of summaries and the checksum of records.
+
+  The import takes half a second, and more where PyTorch is installed, so the first event makes it: the first
+  training step does not wait for it.
+  """
+  from tensorboardX import record_writer
+  from tensorboardX.proto import event_pb2, summary_pb2
+
+  return event_pb2, summary_pb2.Summary, record_writer.masked_crc32c
+
+
 class TensorBoardWriter:
   """A TensorBoard event file in `directory`, tagged '<split>/<name>'.
 
@@ -88,24 +101,16 @@ class TensorBoardWriter:
     # TensorFlow's names; the process id distinguishes starts within the same second.
     path = directory / f'events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}'
     self._file, self._resume_step, self._records = files.Appended(path), resume_step, []
-
-  @functools.cached_property
-  def _tensorboard(self):
-    """The modules that make events. The first event imports them, because that takes half a second, and more
-    where PyTorch is installed, for which no first step should wait."""
-    from tensorboardX import record_writer
-    from tensorboardX.proto import event_pb2, summary_pb2
-
-    return event_pb2, summary_pb2.Summary, record_writer.masked_crc32c
+    self._started = False
 
   def write_scalars(self, step: int, scalars: dict) -> None:
-    first = '_tensorboard' not in vars(self)
-    event_pb2, summary, _ = self._tensorboard
-    if first:
+    event_pb2, summary, _ = _tensorboard()
+    if not self._started:
       self._add(file_version='brain.Event:2')
       # Readers hide the events from this step on that a killed process wrote.
       start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
       self._add(step=self._resume_step + 1, session_log=start)
+      self._started = True
     for name, value in scalars.items():
       if name != 'split' and value is not None:
         tagged = summary.Value(tag=f'{scalars["split"]}/{name}', simple_value=float(value))
@@ -121,7 +126,7 @@ class TensorBoardWriter:
 
   def _add(self, **fields):
     """Adds an event as a TFRecord: its length and its content, each with a checksum."""
-    event_pb2, _, checksum = self._tensorboard
+    event_pb2, _, checksum = _tensorboard()
     content = event_pb2.Event(wall_time=time.time(), **fields).SerializeToString()
     size = struct.pack('<Q', len(content))
     parts = (size, struct.pack('<I', checksum(size)))
