@@ -4,7 +4,6 @@
   for name in ACSF1 BasicMotions Covid3Month JapaneseVowels OSULeaf PickupGestureWiimoteZ PLAID Tecator; do
     lra-spt prepare ts --name=${name,,} --train=${name}_TRAIN.ts --test=${name}_TEST.ts --longest=256 \\
       --data_dir=data; done
-  export LRA_SPT_DATA_DIR=data
   lra-spt study configs/studies/archives.py --workdir=runs/archives --processes=2
   python -m benchmarks.peers.rocket --workdir=runs/archives --data_dir=data    # MultiRocket, beside them
   python -m benchmarks mini --study=archives --workdir=runs/archives          # the results as data
