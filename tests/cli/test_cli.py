@@ -3,7 +3,6 @@
 import importlib
 import inspect
 import os
-import re
 import subprocess
 import sys
 import types
@@ -11,11 +10,9 @@ import types
 import pytest
 
 import lra_spt
-from configs import rows
 from lra_spt.cli import main as cli
-from lra_spt.config import loading, schema
 from lra_spt.data import tasks
-from lra_spt.errors import FileAccessError, NonFiniteError
+from lra_spt.errors import FileAccessError
 
 
 @pytest.fixture
@@ -256,170 +253,4 @@ print('looked at', len(lines))
 # --- list, config
 
 
-def test_list_shows_every_kind(capsys):
-  assert cli.main(['list']) == 0
-  printed = capsys.readouterr().out
-  for kind, name in [
-    ('tasks', 'image'),
-    ('models', 's4d'),
-    ('sets', 'cifar10'),
-    ('configs', 'configs/image.py'),
-  ]:
-    assert f'{kind}:\n' in printed
-    assert f'\n  {name} ' in printed
-  assert 'Image (LRA): grayscale CIFAR-10' in printed
-
-
-def test_list_of_parameters_has_names_for_patterns(capsys):
-  assert cli.main(['list', '--parameters=configs/demo.py:regime=masked']) == 0
-  *rows, head = capsys.readouterr().out.splitlines()
-  names = [row.split()[0] for row in rows]
-  assert 'blocks/mixer/query/kernel' in names
-  assert 'embed/bias' in names
-  assert rows[names.index('embed/bias')].split()[1:] == ['64', '64']
-  assert head == 'The head has 260 more and always trains.'
-
-
-def test_list_of_one_kind_knows_what_a_file_registers(capsys, tmp_path):
-  (tmp_path / 'mine.py').write_text(
-    'import dataclasses\nfrom lra_spt.data import tasks\n'
-    "tasks.register_task(dataclasses.replace(tasks.get_task('listops'), name='listed_here'))\n"
-  )
-  assert cli.main(['list', 'tasks', f'--register={tmp_path}/mine.py']) == 0
-  printed = capsys.readouterr().out
-  assert '\n  listed_here ' in printed
-  assert 'models:' not in printed
-  tasks.TASKS.pop('listed_here')
-
-
-def test_config_prints_every_value_with_its_origin(capsys):
-  arguments = ['configs/image.py:model=s4', '--config.finetune.optimizer.lr', '0.5', '--config.seed=3']
-  assert cli.main(['config', *arguments]) == 0
-  lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-  assert ['seed', '3', 'command', 'line'] in lines
-  assert ['protocol', 'clean', 'ours'] in lines
-  section = lines[lines.index(['[finetune]']) :]
-  assert ['optimizer.lr', '0.5', 'command', 'line'] in section
-  assert ['batch_size', '512', 'paper'] in section
-  assert ['mixer.state_size', '64', 'code'] in lines
-  ours = loading.load('configs/image.py:model=s4')
-  assert len([line for line in lines if len(line) > 1]) == len(loading.keys(ours))
-
-
-def test_every_key_says_what_it_means(capsys):
-  """Every key of every config has a meaning, and every meaning a key; options of mixers are left out."""
-  assert cli.main(['config', 'configs/image.py:model=s4', '--about']) == 0
-  printed = capsys.readouterr().out
-  assert re.search('^patience +0 +code +validations without improvement', printed, re.MULTILINE)
-  files = ['image.py:model=s4', 'listops.py', 'bidmc.py', 'pythia.py:task=image', 'image.py:regime=mixture']
-  files += [f'image.py:model={name}' for name in rows.other_models()]
-  used = {key for file in files for key in loading.keys(loading.load(f'configs/{file}'))}
-  used = {key for key in used if not key.startswith('model.mixer.') or key == 'model.mixer.name'}
-  assert used - schema.meanings().keys() == set()
-  assert schema.meanings().keys() - used == set()
-
-
 # --- train
-
-
-@pytest.fixture
-def runs(monkeypatch):
-  """The runs that `train` would start: (seed, workdir, pretrained, max_steps, progress) of each."""
-  from lra_spt.runs import experiment
-
-  calls = []
-
-  def run(requests, *, stages, arm, announce):
-    announce('told')
-    for each in requests:
-      seed, steps, progress = (
-        each.spec.seed,
-        each.spec.stages['finetune'].max_steps,
-        each.spec.runtime.progress,
-      )
-      calls.append((seed, each.workdir, each.pretrained, steps, progress))
-    return [{'metric': 'accuracy', 'metrics': {'test': {'accuracy': 0.5}}}] * len(requests)
-
-  monkeypatch.setattr(experiment, 'run_together', run)
-  return calls
-
-
-def test_a_run_per_seed(runs, capsys):
-  assert cli.main(['train', '--config=configs/demo.py', '--workdir=W', '--seeds=3..5']) == 0
-  assert [(seed, workdir) for seed, workdir, *_ in runs] == [(3, 'W/seed3'), (4, 'W/seed4'), (5, 'W/seed5')]
-  assert capsys.readouterr().out == 'told\n' * 3
-
-
-@pytest.mark.parametrize(
-  'flags, times, names',
-  [
-    (['--config.runtime.members=2'], 1, ['seed0', 'seed1']),
-    (['--config.seed=3', '--config.runtime.members=2'], 1, ['seed3', 'seed4']),
-    (['--seeds=3..5', '--config.runtime.members=2'], 2, ['seed3', 'seed4', 'seed5']),
-    (
-      ['--seeds=1,2', '--config.finetune.optimizer.lr=[1e-3, 1e-2]', '--config.runtime.members=4'],
-      1,
-      [f'seed{seed},finetune.optimizer.lr={rate}' for seed in (1, 2) for rate in ('1e-3', '1e-2')],
-    ),
-    (
-      ['--config.finetune.optimizer.lr=0.1,0.2', '--config.finetune.optimizer.weight_decay=0,1'],
-      4,
-      [f'finetune.optimizer.lr={a},finetune.optimizer.weight_decay={b}' for a in (0.1, 0.2) for b in (0, 1)],
-    ),
-  ],
-)
-def test_runs_that_train_together(runs, capsys, flags, times, names):
-  """Every seed runs with every listed value, as many at a time as there are members."""
-  assert cli.main(['train', '--config=configs/demo.py', '--workdir=W', *flags]) == 0
-  assert [workdir for _, workdir, *_ in runs] == [f'W/{name}' for name in names]
-  assert capsys.readouterr().out == 'told\n' * times
-
-
-def test_rates_that_diverge_end_no_others(runs, monkeypatch, capsys):
-  from lra_spt.runs import experiment
-
-  run = experiment.run_together  # the fixture's
-
-  def diverging(requests, **options):
-    if requests[0].spec.stages['finetune'].optimizer.lr > 0.1:
-      raise NonFiniteError('step 3: the loss is nan')
-    return run(requests, **options)
-
-  monkeypatch.setattr(experiment, 'run_together', diverging)
-  rates = '--config.finetune.optimizer.lr=0.2,0.1,0.3'
-  assert cli.main(['train', '--config=configs/demo.py', '--workdir=W', rates]) == 2
-  assert [workdir for _, workdir, *_ in runs] == ['W/finetune.optimizer.lr=0.1']
-  printed = capsys.readouterr()
-  assert 'lra-spt: W/finetune.optimizer.lr=0.2: step 3: the loss is nan' in printed.out
-  assert printed.err.count('step 3: the loss is nan') == 2
-  monkeypatch.setenv('LRA_SPT_TRACEBACK', '1')
-  with pytest.raises(NonFiniteError, match='^step 3: the loss is nan$'):
-    cli.main(['train', '--config=configs/demo.py', '--workdir=W', '--config.finetune.optimizer.lr=0.2'])
-
-
-def test_seeds_may_each_have_a_pretraining(runs, tmp_path):
-  (tmp_path / 'seed1').mkdir()
-  assert (
-    cli.main(['train', '--config=configs/demo.py', '--workdir=W', '--seeds=0,1', f'--pretrained={tmp_path}'])
-    == 0
-  )
-  assert [pretrained for _, _, pretrained, *_ in runs] == [str(tmp_path), str(tmp_path / 'seed1')]
-
-
-def test_smoke_and_quiet(runs, capsys):
-  assert cli.main(['train', '--config=configs/demo.py', '--workdir', 'W', '--smoke', '--quiet']) == 0
-  assert runs == [(0, 'W', None, loading.SMOKE_STEPS['max_steps'], False)]
-  assert capsys.readouterr().out == 'W: test accuracy 0.5000\n'
-
-
-def test_dry_run_says_what_would_be_run_and_writes_nothing(tiny_data, repository, tmp_path, capsys):
-  tiny = repository / 'tests' / 'tiny_config.py'
-  arguments = [f'--config={tiny}:regime=masked', f'--workdir={tmp_path}/W', '--dry_run']
-  assert cli.main(['train', *arguments, f'--config.runtime.data_dir={tiny_data}']) == 0
-  printed = capsys.readouterr().out
-  assert 'transformer on tiny_listops, regime masked, protocol clean, seed 0' in printed
-  assert f'{tmp_path}/W (new)' in printed
-  assert '96 train, 20 validation, 24 test' in printed
-  assert printed.count(' parameters, at most 18 steps of 16 (3 epochs)') == 2
-  assert printed.count('encoder/embed') == 1
-  assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,9 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks import studies
+from lra_spt.report.study import table
+
 CONFIG = {
   'task': {'name': 'toy'},
   'pretrain': {'steps': 800, 'optimizer': {'lr': 1e-3}},
@@ -169,3 +172,23 @@ def write_run(tmp_path):
 def write_study(tmp_path):
   """write_study(seeds, arms, **settings) -> folder that holds all of them."""
   return lambda *args, **settings: make_study(tmp_path / 'runs', *args, **settings)
+
+
+@pytest.fixture
+def study(tmp_path):
+  """study(seeds) -> a function that reads the table of 5 models on 2 tasks, from scratch and masked."""
+
+  def written(seeds=2, examples=300):
+    studies.write_study(tmp_path, seeds, examples, ('image', 'pathx'))
+    return lambda: table.read_table(tmp_path)
+
+  def change(row, column='image', **facts):
+    for path in (tmp_path / 'runs' / row / column).glob('seed*/result.json'):
+      result = json.loads(path.read_text())
+      for key, value in facts.items():
+        result[key] = {**result.get(key, {}), **value} if isinstance(value, dict) else value
+      path.write_text(json.dumps(result))
+
+  written.folder = tmp_path
+  written.change = change  # alters result.json of all runs of a cell; a dict is merged
+  return written

@@ -4,7 +4,6 @@ import base64
 import contextlib
 import hashlib
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -18,9 +17,7 @@ import pytest
 
 from lra_spt import files, load_run
 from lra_spt.cli import main as cli
-from lra_spt.cli.commands import study as study_command
 from lra_spt.config import loading
-from lra_spt.distributed import signals
 from lra_spt.errors import ConfigError, InUse
 from lra_spt.report.runs import run_folder
 from lra_spt.report.study import record as study_record
@@ -30,31 +27,11 @@ from lra_spt.studies import progress, runner, study
 from lra_spt.studies.study import Cell, Study
 
 
-def run_study(workdir, tiny_data, compilation_cache, on_devices, *flags, arg='', **options):
-  """Starts `lra-spt study` on tests/tiny_study.py; returns the Popen."""
-  root = pathlib.Path(__file__).resolve().parents[2]
-  command = [sys.executable, '-m', 'lra_spt', 'study', f'tests/tiny_study.py{":" + arg if arg else ""}']
-  # A run that is asked to end writes a line. If every step has one, lines do not depend on that moment.
-  lines = ['--config.runtime.steps_per_dispatch=1', '--config.runtime.log_every=1']
-  command += [f'--workdir={workdir}', f'--config.runtime.data_dir={tiny_data}', *lines, *flags]
-  environment = os.environ | compilation_cache | on_devices(1) | {'PYTHONPATH': str(root)}
-  return subprocess.Popen(
-    command,
-    cwd=root,
-    env=environment,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-    start_new_session=True,
-    **options,
-  )
-
-
 @pytest.fixture(scope='module')
-def finished(tmp_path_factory, tiny_data, compilation_cache, on_devices):
+def finished(tmp_path_factory, run_study):
   """(workdir, output) of the tiny study."""
   workdir = tmp_path_factory.mktemp('study') / 'W'
-  process = run_study(workdir, tiny_data, compilation_cache, on_devices, '--processes=2')
+  process = run_study(workdir, '--processes=2')
   output, errors = process.communicate(timeout=300)
   assert process.returncode == 1, output + errors  # one run fails
   return workdir, output
@@ -80,10 +57,10 @@ def test_runs_share_their_pretraining(finished):
   assert sum('pretrain: already done' in log for log in logs) == 1
 
 
-def test_studies_can_share_their_stages(finished, tmp_path, tiny_data, compilation_cache, on_devices):
+def test_studies_can_share_their_stages(finished, tmp_path, run_study):
   workdir, _ = finished
   flags = f'--stages={workdir / "stages"}', '--only=row=masked'
-  process = run_study(tmp_path, tiny_data, compilation_cache, on_devices, *flags)
+  process = run_study(tmp_path, *flags)
   output, errors = process.communicate(timeout=300)
   assert process.returncode == 0, output + errors
   assert not (tmp_path / 'stages').exists()
@@ -101,11 +78,11 @@ def test_runs_of_a_study_can_be_loaded(finished, tiny_config):
   assert run.config.finetune.optimizer.lr == 1e-3
 
 
-def test_the_same_command_trains_nothing_that_is_finished(finished, tiny_data, compilation_cache, on_devices):
+def test_the_same_command_trains_nothing_that_is_finished(finished, run_study):
   workdir, _ = finished
   before = {path: path.stat().st_mtime_ns for path in workdir.rglob('result.json')}
   flags = ('--only=row=masked',)
-  process = run_study(workdir, tiny_data, compilation_cache, on_devices, *flags)
+  process = run_study(workdir, *flags)
   output, errors = process.communicate(timeout=300)
   assert process.returncode == 0, output + errors
   assert 'started' not in output
@@ -230,27 +207,10 @@ def test_the_page_runs_its_own_script_and_no_other(finished):
   assert 'class="study sorted"' in html
 
 
-@pytest.mark.parametrize(
-  ('first', 'status'), [(runner.FINISHED, 0), (runner.WAITING, 75), (runner.FAILED, 1)]
-)
-def test_the_exit_status_says_whether_to_run_it_again(monkeypatch, tmp_path, tiny_data, first, status):
-  ends = {0: first, 1: runner.WAITING if first == runner.FAILED else runner.FINISHED}
-
-  def run_all(jobs, workdir, **options):
-    return {job: ends[min(number, 1)] for number, job in enumerate(jobs)}
-
-  monkeypatch.setattr(runner, 'run_all', run_all)
-  file = f'{pathlib.Path(__file__).parents[1]}/tiny_study.py:good'
-  arguments = ['study', file, f'--workdir={tmp_path}', f'--config.runtime.data_dir={tiny_data}']
-  assert cli.main(arguments) == status
-
-
-def test_seeds_of_a_cell_train_as_one_program(
-  finished, tmp_path, tiny_data, compilation_cache, on_devices, trajectory
-):
+def test_seeds_of_a_cell_train_as_one_program(finished, tmp_path, run_study, trajectory):
   """One command trains all seeds of a cell on one CPU device. Their numbers are those of separate runs."""
   flags = ('--seeds=0,1,2', '--config.runtime.members=2', '--only=row=scratch')
-  process = run_study(tmp_path, tiny_data, compilation_cache, on_devices, *flags, arg='good')
+  process = run_study(tmp_path, *flags, arg='good')
   output, errors = process.communicate(timeout=300)
   assert process.returncode == 0, output + errors
   place = pathlib.Path('runs', 'scratch', 'trees')
@@ -270,128 +230,6 @@ def test_a_damaged_run_is_named_and_the_others_stay(finished, tmp_path, capsys):
   assert 'result.json is not the result of a run' in ' '.join(text(table).split())
   assert cli.main(['export', f'--workdir={workdir}', '--format=csv']) == 1
   assert '! result.json is not' in capsys.readouterr().err.replace(f'{workdir}/runs/scratch/trees/seed0/', '')
-
-
-@pytest.mark.slow
-def test_killed_twice_it_ends_as_if_undisturbed(
-  finished, tmp_path, tiny_data, compilation_cache, on_devices, trajectory
-):
-  """SIGKILL ends the command and its runs, then Ctrl-C does. The same command is repeated and finishes."""
-  workdir, start = tmp_path / 'W', (tiny_data, compilation_cache, on_devices, '--processes=2')
-  for stages, sign in ((1, signal.SIGKILL), (3, signal.SIGINT)):
-    process = run_study(workdir, *start)
-    while len(list(workdir.glob('stages/*/metrics.jsonl'))) < stages and process.poll() is None:
-      time.sleep(0.1)
-    process.send_signal(sign)
-    _, errors = process.communicate(timeout=200)
-    assert process.returncode == (-sign if sign == signal.SIGKILL else 75)
-    assert ('interrupt again to end them at once.' in errors) == (sign == signal.SIGINT)
-  process = run_study(workdir, *start)
-  output, errors = process.communicate(timeout=300)
-  assert process.returncode == 1, output + errors
-  for run in sorted(finished[0].glob('runs/*/*/*')):
-    other = workdir / run.relative_to(finished[0])
-    assert trajectory(run) == trajectory(other)
-    if (run / 'result.json').exists():
-      ours, theirs = (json.loads((folder / 'result.json').read_text()) for folder in (run, other))
-      assert ours['metrics'] == theirs['metrics']
-
-
-@pytest.mark.parametrize('sign', signals.NUMBERS)
-def test_a_study_that_is_asked_to_end_can_be_given_again(
-  sign, request, monkeypatch, tmp_path, tiny_data, capsys
-):
-  def run(*arguments):
-    try:
-      os.kill(os.getpid(), sign)
-      time.sleep(60)
-    finally:  # while runs save, a scheduler repeats its signal
-      if sign not in (signal.SIGTERM, signal.SIGINT):
-        os.kill(os.getpid(), sign)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-  monkeypatch.setattr(study_command, '_run', run)
-  # If the tests run in the background, some of these signals may be ignored.
-  before = signal.signal(sign, signal.default_int_handler if sign == signal.SIGINT else signal.SIG_DFL)
-  request.addfinalizer(lambda: signal.signal(sign, before))
-  file = pathlib.Path(__file__).parent.parent / 'tiny_study.py'
-  arguments = [str(file), f'--workdir={tmp_path}', f'--config.runtime.data_dir={tiny_data}']
-  assert cli.main(['study', *arguments]) == 75
-  assert capsys.readouterr().err.endswith(
-    'was stopped and its runs are saved; the same command resumes it.\n'
-  )
-  assert signal.getsignal(sign) in (signal.default_int_handler, signal.SIG_DFL)
-
-
-def test_a_run_that_the_scheduler_asks_too_is_not_ended_before_it_has_saved():
-  """A second SIGTERM or SIGINT would end a run at once, so the study sends another signal."""
-  sent = []
-  attempt = object.__new__(runner.Attempt)
-  attempt.process = types.SimpleNamespace(send_signal=sent.append)
-  attempt.ask_to_end()
-  assert sent == [signal.SIGUSR2]
-
-
-def test_a_process_of_several_runs_is_asked_to_end_once():
-
-  class Attempt:
-    asked = 0
-    process = types.SimpleNamespace(poll=lambda: 75)
-
-    def ask_to_end(self):
-      self.asked += 1
-
-  attempt = Attempt()
-  runner._end(dict.fromkeys(('seed0', 'seed1', 'seed2'), attempt))
-  assert attempt.asked == 1
-
-
-class Unheeding:
-  """An attempt of two runs that ignores the request to end."""
-
-  jobs, log, logged_before, slot, seconds = ('seed0', 'seed1'), None, 0, 0, 0.0
-
-  def __init__(self, *_):
-    self.events, self.status = [], None
-    self.process = types.SimpleNamespace(poll=lambda: self.status)
-
-  def ask_to_end(self):
-    self.events.append('asked')
-
-  def end(self):
-    self.events.append('ended')
-    self.status = -9
-
-
-@pytest.mark.parametrize('grace', [0.0, 60.0])
-def test_runs_that_had_to_be_killed_are_not_called_saved(monkeypatch, grace):
-  def ending():
-    attempt.events.append('told')
-    if grace:
-      raise KeyboardInterrupt  # the second interruption
-
-  attempt = Unheeding()
-  monkeypatch.setattr(runner, 'GRACE', grace)
-  assert runner._end({'seed0': attempt, 'seed1': attempt}, ending) == 2
-  assert attempt.events == ['asked', 'told', 'ended']
-
-
-def test_an_interruption_is_answered_at_once_and_in_the_end(monkeypatch, tmp_path, tiny_data, capsys):
-  def interrupt(self, running):
-    raise KeyboardInterrupt
-
-  monkeypatch.setattr(runner, 'Attempt', Unheeding)
-  monkeypatch.setattr(runner, 'GRACE', 0.0)
-  monkeypatch.setattr(progress.Progress, 'watch', interrupt)
-  file = f'{pathlib.Path(__file__).parents[1]}/tiny_study.py:good'
-  arguments = ['study', file, f'--workdir={tmp_path}', f'--config.runtime.data_dir={tiny_data}']
-  assert cli.main(arguments) == 75
-  message, ended = capsys.readouterr().err.splitlines()[-2:]
-  assert message == 'lra-spt: the runs save their states and end; interrupt again to end them at once.'
-  assert ended == (
-    'lra-spt: the study was stopped before 2 of its runs had saved; the same command resumes from their '
-    'last checkpoints.'
-  )
 
 
 def test_the_last_line_of_a_failure_is_of_this_attempt(monkeypatch, tmp_path):
@@ -422,6 +260,29 @@ def test_only_gpus_that_are_not_hidden_are_given(given, of_slots, monkeypatch, t
   monkeypatch.setattr(runner.shutil, 'which', lambda tool: pytest.fail('the driver was asked'))
   found = [runner.environment(tmp_path, slot, 3)['CUDA_VISIBLE_DEVICES'] for slot in range(3)]
   assert found == of_slots
+
+
+@pytest.mark.slow
+def test_killed_twice_it_ends_as_if_undisturbed(finished, tmp_path, run_study, trajectory):
+  """SIGKILL ends the command and its runs, then Ctrl-C does. The same command is repeated and finishes."""
+  workdir = tmp_path / 'W'
+  for stages, sign in ((1, signal.SIGKILL), (3, signal.SIGINT)):
+    process = run_study(workdir, '--processes=2')
+    while len(list(workdir.glob('stages/*/metrics.jsonl'))) < stages and process.poll() is None:
+      time.sleep(0.1)
+    process.send_signal(sign)
+    _, errors = process.communicate(timeout=200)
+    assert process.returncode == (-sign if sign == signal.SIGKILL else 75)
+    assert ('interrupt again to end them at once.' in errors) == (sign == signal.SIGINT)
+  process = run_study(workdir, '--processes=2')
+  output, errors = process.communicate(timeout=300)
+  assert process.returncode == 1, output + errors
+  for run in sorted(finished[0].glob('runs/*/*/*')):
+    other = workdir / run.relative_to(finished[0])
+    assert trajectory(run) == trajectory(other)
+    if (run / 'result.json').exists():
+      ours, theirs = (json.loads((folder / 'result.json').read_text()) for folder in (run, other))
+      assert ours['metrics'] == theirs['metrics']
 
 
 def test_a_run_that_another_process_holds_up_is_tried_again(monkeypatch, tmp_path):

@@ -15,9 +15,11 @@ from lra_spt.distributed import sharding
 from lra_spt.runs.build import build, resolve
 from lra_spt.runs.stage import Built
 from lra_spt.training import state as states
+from lra_spt.training.checkpoints.store import Checkpoints
 from lra_spt.training.loop import StageLoop
 from lra_spt.training.member import Member
 from lra_spt.training.step import StepProgram, train_steps
+from tests.training.checkpoint_states import make_state
 
 KINDS = {'DIR': str, 'SECS': float, 'BYTES': int}  # types of settings, by the last word of the name
 
@@ -136,3 +138,26 @@ def tiny():
 def make_batches():
   """make_batches(task, steps, rows, length, seed=0)."""
   return tiny_batches
+
+
+@pytest.fixture
+def open_checkpoints():
+  opened = []
+
+  def make(directory):
+    opened.append(Checkpoints(directory))
+    return opened[-1]
+
+  yield make
+  for checkpoints in opened:
+    checkpoints.close()
+
+
+@pytest.fixture(scope='module')
+def saved(tmp_path_factory):
+  """(a folder with a saved state, the state); tests that change the folder copy it first."""
+  folder, state = tmp_path_factory.mktemp('saved'), make_state(5, sharding.make_mesh())
+  checkpoints = Checkpoints(folder)
+  checkpoints.save_latest(state)
+  checkpoints.close()
+  return folder, state
