@@ -254,15 +254,15 @@ def proofs(options):
 
 def _proof(spec) -> dict:
   built = build(resolve(loading.load(spec, {'runtime.precision': 'bfloat16'})), 'finetune')
-  mesh, found = sharding.make_mesh(**dataclasses.asdict(built.runtime.mesh)), {}
+  mesh, calls = sharding.make_mesh(**dataclasses.asdict(built.runtime.mesh)), {}
   with jax.set_mesh(mesh):
     for call in autotune.calls_of(built.typical_program, built.abstract_step(mesh)):
       trials = autotune.prove(call, autotune.OPERATIONS[call.operation])
-      found[call.text] = {
+      calls[call.text] = {
         'chosen': autotune.fastest(trials),
         'trials': [dataclasses.asdict(trial) for trial in trials],
       }
-  return {'ok': all(one['chosen'] for one in found.values()), 'calls': found}
+  return {'ok': all(one['chosen'] for one in calls.values()), 'calls': calls}
 
 
 def ssm_rows(options):

@@ -21,14 +21,14 @@ def primaries(table) -> dict[str, dict]:
     {name: estimate, low, high, method}: 'tied' over training from scratch for as many steps as both stages,
     the primary one, and 'equal' over that for as many steps as finetuning; of each model '<name> <model>'.
   """
-  found = {}
+  gains_of = {}
   for name, arm in OVER.items():
     gains = {model: _gains(table, model, arm) for model in archives.MODELS.values()}
     gains = {model: gain_S for model, gain_S in gains.items() if gain_S is not None}
     if len(gains) == len(archives.MODELS):
-      found[name] = student(np.mean([*gains.values()], axis=0))
-    found |= {f'{name} {model}': student(gain_S) for model, gain_S in gains.items()}
-  return found
+      gains_of[name] = student(np.mean([*gains.values()], axis=0))
+    gains_of |= {f'{name} {model}': student(gain_S) for model, gain_S in gains.items()}
+  return gains_of
 
 
 def student(values_S) -> dict:

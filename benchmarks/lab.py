@@ -103,8 +103,8 @@ def inside(workdir, data_dir, examples: int) -> dict:
     state: np.abs(np.array(weights)[..., :half] / uniform[:half] - 1).mean()
     for state, weights in content['attention'].items()
   }
-  own = {state: np.array(fields)[:, 0].mean() for state, fields in content['field'].items()}
-  return content | {'own': own, 'uneven': uneven}
+  at_pixel = {state: np.array(fields)[:, 0].mean() for state, fields in content['field'].items()}
+  return content | {'at_pixel': at_pixel, 'uneven': uneven}
 
 
 def _rounded(values) -> list:

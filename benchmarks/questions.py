@@ -21,20 +21,20 @@ def primaries(table) -> dict[str, dict]:
     Transformer is after self-pretraining, 'text' and 'image' are mean gains of three models, 'random' is how
     much smaller the lead of DLR over DLR with random initialisation is after self-pretraining.
   """
-  found = {}
+  answers = {}
   lead = _cells(table, 'pathfinder', (S4, 'scratch'), (ROTARY, 'scratch'), (S4, 'masked'), (ROTARY, 'masked'))
   if lead:
     scores = [[run.value for run in cell.runs] for cell in lead]
-    found['pathfinder'] = over_seeds(scores, (1, -1, -1, 1))
-    found['high'] = {arm: _share(cell) for arm, cell in (('scratch', lead[1]), ('masked', lead[3]))}
+    answers['pathfinder'] = over_seeds(scores, (1, -1, -1, 1))
+    answers['high'] = {arm: _share(cell) for arm, cell in (('scratch', lead[1]), ('masked', lead[3]))}
   for column in ('text', 'image'):
     arms = [(model, arm) for model in (ROTARY, S4, DLR) for arm in ('scratch', 'masked')]
     if cells := _cells(table, column, *arms):
-      found[column] = _estimate(cells, (-1, 1) * 3, scale=1 / 3)
+      answers[column] = _estimate(cells, (-1, 1) * 3, scale=1 / 3)
   arms = (DLR, 'scratch'), (RANDOM, 'scratch'), (DLR, 'masked'), (RANDOM, 'masked')
   if cells := _cells(table, 'image', *arms):
-    found['random'] = _estimate(cells, (1, -1, -1, 1))
-  return found
+    answers['random'] = _estimate(cells, (1, -1, -1, 1))
+  return answers
 
 
 def over_seeds(scores, signs, resamples=RESAMPLES) -> dict:

@@ -62,12 +62,12 @@ def get_study(arg=''):
   )
   models, regimes = _names(choice.models), _names(choice.regimes)
   tasks = _names(choice.tasks)[: 1 if choice.quick else None]
-  own = [name for name, task in known_tasks.TASKS.items() if known_tasks.is_own(task)]
-  own += [name for name in tasks if name not in (*TASKS, *own) and _is_prepared(name)]
-  if unknown := [name for name in tasks if name not in (*TASKS, *own)]:
+  own_tasks = [name for name, task in known_tasks.TASKS.items() if known_tasks.is_own(task)]
+  own_tasks += [name for name in tasks if name not in (*TASKS, *own_tasks) and _is_prepared(name)]
+  if unknown := [name for name in tasks if name not in (*TASKS, *own_tasks)]:
     raise ConfigError(
-      f'Recipe {RECIPE} has no task {unknown[0]!r}: choose from {", ".join((*TASKS, *own))}.'
-      f'{nearest(unknown[0], (*TASKS, *own))}{IMPORT_FIRST}'
+      f'Recipe {RECIPE} has no task {unknown[0]!r}: choose from {", ".join((*TASKS, *own_tasks))}.'
+      f'{nearest(unknown[0], (*TASKS, *own_tasks))}{IMPORT_FIRST}'
     )
   if unknown := [name for name in regimes if name not in ARMS]:
     raise ConfigError(f'Recipe {RECIPE} has no regime {unknown[0]!r}: choose from {", ".join(ARMS)}.')

@@ -37,7 +37,7 @@ def of_file(path: pathlib.Path) -> dict[str, np.ndarray | arrays.Stored]:
       0.
     FileAccessError: it cannot be read.
   """
-  found, lengths, kind = {}, {}, None
+  columns, lengths, kind = {}, {}, None
   bar = tqdm.tqdm(desc=f'reading {path.name}', unit=' rows', unit_scale=True, disable=None)
   with _naming_damage(path), contextlib.closing(_batches(path)) as batches, bar:
     for first, batch in batches:
@@ -51,24 +51,24 @@ def of_file(path: pathlib.Path) -> dict[str, np.ndarray | arrays.Stored]:
         values, length_N = _flat(column, place, name == 'labels')
         lengths.setdefault(name, []).append(length_N)
         if name != arrays.INPUTS:
-          found.setdefault(name, []).append(values)
+          columns.setdefault(name, []).append(values)
         else:
           kind = _checked(values, length_N, kind, column.type, place, path)
       bar.update(len(batch))
   if not lengths:
     raise DataError(f'{path} has no rows; give it some, or leave the file out.')
-  found = {name: np.concatenate(parts) for name, parts in found.items()}
+  columns = {name: np.concatenate(parts) for name, parts in columns.items()}
   if kind is None:
-    return found
+    return columns
   length_N = np.concatenate(lengths[arrays.INPUTS])
   offsets = np.concatenate([[0], np.cumsum(length_N)])
   if lengths.get('labels', [None])[0] is not None:
-    found['labels'] = _of_lists(found['labels'], np.concatenate(lengths['labels']), length_N, path)
+    columns['labels'] = _of_lists(columns['labels'], np.concatenate(lengths['labels']), length_N, path)
   dtype, channels = kind
   opened = functools.partial(_opened, path)
   shape = (int(offsets[-1]), *channels)
   inputs = arrays.Stored(path, shape, dtype, by_column=False, opened=opened, seekable=False)
-  return {arrays.INPUTS: inputs, 'offsets': offsets, **found}
+  return {arrays.INPUTS: inputs, 'offsets': offsets, **columns}
 
 
 def _checked(values, length_N, kind, arrow_type, place, path):

@@ -264,9 +264,9 @@ class SequenceBuilder(tfds.core.ShardBasedBuilder, skip_registration=True):
     return inputs | ({'labels': labels.statistics(self._labels)} if self._labels else {})
 
 
-def _difference(found: Mapping, asked: Mapping) -> str:
-  keys = [key for key in sorted({*found, *asked}) if found.get(key) != asked.get(key)]
-  return ', '.join(f'{key}={found.get(key)} instead of {key}={asked.get(key)}' for key in keys)
+def _difference(before: Mapping, asked: Mapping) -> str:
+  keys = [key for key in sorted({*before, *asked}) if before.get(key) != asked.get(key)]
+  return ', '.join(f'{key}={before.get(key)} instead of {key}={asked.get(key)}' for key in keys)
 
 
 def prepare_set(

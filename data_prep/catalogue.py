@@ -349,19 +349,19 @@ def published_counts(task: Task) -> dict[str, int] | None:
   return {name: len(positions) for name, (_, positions) in parts.items()}
 
 
-def find(name: str, own: str | None = None) -> Entry:
+def find(name: str, name_of_set: str | None = None) -> Entry:
   """The entry of that name.
 
   Args:
     name: of a set, or `NPZ` or `TS`.
-    own: the name of the set, if `name` is one of these two.
+    name_of_set: the name of the set, if `name` is one of these two.
 
   Raises:
     ConfigError: there is none; the message suggests similar names.
   """
   if name in _OWN:
-    return _own(name, own)
-  if own is not None:
+    return _own(name, name_of_set)
+  if name_of_set is not None:
     raise ConfigError(f'{name!r} already has a name, so --name has no meaning; leave it out.')
   if name in SETS:
     return SETS[name]

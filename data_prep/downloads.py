@@ -86,7 +86,7 @@ def fetch(dataset: str, folder) -> pathlib.Path:
   return folder
 
 
-def bytes_kept(archive: Archive, folder: pathlib.Path) -> int:
+def resumable_bytes(archive: Archive, folder: pathlib.Path) -> int:
   """The number of bytes of an interrupted download that the next one can resume."""
   part = _Part(archive, folder)
   return part.size if part.validator else 0

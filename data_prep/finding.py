@@ -64,11 +64,11 @@ def require(dataset: str, raw_dir) -> tuple[pathlib.Path, Archive]:
   Raises:
     MissingFile: there is none.
   """
-  found = locate(dataset, raw_dir)
-  if found is None:
+  located = locate(dataset, raw_dir)
+  if located is None:
     wrong = f'{raw_dir} holds nothing of {dataset!r}' if raw_dir else f'{dataset!r} cannot be generated'
     raise MissingFile(f'{wrong}: {advice(dataset)}.')
-  return found
+  return located
 
 
 def advice(dataset: str) -> str:

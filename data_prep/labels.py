@@ -138,22 +138,22 @@ def classes(parts: dict, paths: dict) -> int:
     return 0
   if train.dtype == bool:
     return _of_several(parts, paths)
-  found = np.unique(train)
-  found = found[found != UNLABELLED]
-  if len(gaps := np.flatnonzero(found != np.arange(len(found)))):
+  present = np.unique(train)
+  present = present[present != UNLABELLED]
+  if len(gaps := np.flatnonzero(present != np.arange(len(present)))):
     raise DataError(
-      f'{paths["train"]} has no example of class {gaps[0]}, but one of class {found[-1]}; number the classes '
-      '0, 1, ... without gaps.'
+      f'{paths["train"]} has no example of class {gaps[0]}, but one of class {present[-1]}; number the '
+      'classes 0, 1, ... without gaps.'
     )
-  if len(found) < 2:
+  if len(present) < 2:
     raise DataError(f'{paths["train"]} has labels of one class only; give at least two classes.')
   for file, part in parts.items():
-    if part.labels.max() >= len(found):
+    if part.labels.max() >= len(present):
       raise DataError(
-        f'{paths[file]} has the label {part.labels.max()}, but the training labels end at {len(found) - 1}; '
-        'give every class training examples.'
+        f'{paths[file]} has the label {part.labels.max()}, but the training labels end at '
+        f'{len(present) - 1}; give every class training examples.'
       )
-  return len(found)
+  return len(present)
 
 
 def _of_several(parts, paths) -> int:

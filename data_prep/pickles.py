@@ -82,10 +82,10 @@ class _Unpickler(pickle.Unpickler):
     return known[asked]
 
   def _dtype(self, name, *_):
-    found = name.decode('latin1') if isinstance(name, bytes) else name
-    if found not in self._dtypes:
+    text = name.decode('latin1') if isinstance(name, bytes) else name
+    if text not in self._dtypes:
       raise pickle.UnpicklingError(f'it holds an array of {reprlib.repr(name)} instead of {self._kind}')
-    return _Dtype(found)
+    return _Dtype(text)
 
 
 def _check_cost(file, size, files):

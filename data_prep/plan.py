@@ -136,7 +136,7 @@ def _source(entry, data_dir, raw_dir):
     archive = entry.archives[0]
     size = f'{"" if archive.sha256 else "about "}{_size(archive.size)}' if archive.size else 'of unknown size'
     sentence = f'{archive.name} ({size}), to be downloaded from {archive.url} to {folder}'
-    missing = max(0, (archive.size or 0) - downloads.bytes_kept(archive, folder))
+    missing = max(0, (archive.size or 0) - downloads.resumable_bytes(archive, folder))
     return f'{sentence}; {_verification(archive)}', archive.size or 0, missing
   if path is not None:
     known = 'are known and checked' if archive.members_known else 'are not known'

@@ -58,7 +58,7 @@ def read_header(path: pathlib.Path) -> Header:
     DataError: it is no .ts file, has time stamps or no labels, or a line is wrong.
     FileAccessError: it cannot be read.
   """
-  found, rows = {}, 0
+  header, rows = {}, 0
   for number, row in _rows(path):
     line = row.removeprefix(b'\xef\xbb\xbf').strip()
     if not line or line[:1] in b'#%':
@@ -70,21 +70,21 @@ def read_header(path: pathlib.Path) -> Header:
     if key == 'data':
       rows = number
       break
-    found[key] = (f'{path}, row {number}: @{key}', words)
+    header[key] = (f'{path}, row {number}: @{key}', words)
   if not rows:
     raise DataError(
       f'{path} has no line @data before its first example, so it is not a .ts file; get it again.'
     )
-  if _flag(found, 'timestamps'):
+  if _flag(header, 'timestamps'):
     raise DataError(
       f'{path} has time stamps (@timeStamps true), which are not read; give values without them.'
     )
   return Header(
     rows,
-    () if _flag(found, 'targetlabel') else _classes(found, path),
-    1 if _flag(found, 'univariate') else _count(found, 'dimensions') or _count(found, 'dimension'),
-    _flag(found, 'missing'),
-    _flag(found, 'equallength'),
+    () if _flag(header, 'targetlabel') else _classes(header, path),
+    1 if _flag(header, 'univariate') else _count(header, 'dimensions') or _count(header, 'dimension'),
+    _flag(header, 'missing'),
+    _flag(header, 'equallength'),
   )
 
 
@@ -149,15 +149,15 @@ def _text(line, path):
     raise DataError(f'{path} is not text, so it is damaged or not a .ts file; get it again.') from None
 
 
-def _flag(found, key) -> bool:
-  where, words = found.get(key, ('', ['false']))
+def _flag(header, key) -> bool:
+  where, words = header.get(key, ('', ['false']))
   if not words or words[0].lower() not in ('true', 'false'):
     raise DataError(f'{where} is {raw_files.shown(" ".join(words)) or "empty"}; write true or false.')
   return words[0].lower() == 'true'
 
 
-def _count(found, key) -> int | None:
-  where, words = found.get(key, ('', None))
+def _count(header, key) -> int | None:
+  where, words = header.get(key, ('', None))
   if words is None:
     return None
   if len(words) != 1 or not words[0].isdecimal() or not 0 < int(words[0]) < 2**20:
@@ -165,12 +165,12 @@ def _count(found, key) -> int | None:
   return int(words[0])
 
 
-def _classes(found, path) -> tuple[str, ...]:
-  if not _flag(found, 'classlabel'):
+def _classes(header, path) -> tuple[str, ...]:
+  if not _flag(header, 'classlabel'):
     raise DataError(
       f'{path} has no labels: neither @classLabel true nor @targetLabel true is in its header; add labels.'
     )
-  where, (_, *names) = found['classlabel']
+  where, (_, *names) = header['classlabel']
   if not names or len({*names}) < len(names):
     what = 'names a class twice' if names else 'names no classes'
     raise DataError(f'{where} {what}; write each name once, behind true.')
@@ -179,12 +179,12 @@ def _classes(found, path) -> tuple[str, ...]:
 
 def _series(series, where):
   """Values of an example with NaN where one is missing, float32 [L, C]."""
-  found = [_numbers(text, f'{where} channel {channel},') for channel, text in enumerate(series, start=1)]
-  if len(lengths := {*map(len, found)}) > 1:
+  channels = [_numbers(text, f'{where} channel {channel},') for channel, text in enumerate(series, start=1)]
+  if len(lengths := {*map(len, channels)}) > 1:
     raise DataError(
       f'{where} has channels of {min(lengths):,} and of {max(lengths):,} values; make them equally long.'
     )
-  return np.stack(found, axis=1)
+  return np.stack(channels, axis=1)
 
 
 def _numbers(text, where):

@@ -47,7 +47,7 @@ def check(path: pathlib.Path, checksum: str | None, accept_unverified: bool) -> 
 
 def check_counts(
   where,
-  found: Mapping[str, int],
+  actual: Mapping[str, int],
   official: Mapping[str, int],
   *,
   accept_unverified: bool,
@@ -57,18 +57,18 @@ def check_counts(
 
   Args:
     where: the folder or archive, for messages.
-    found, official: {file: examples}.
+    actual, official: {file: examples}.
     accept_unverified: accept more than the official ones.
     accept_incomplete: accept fewer than the official ones.
 
   Raises:
     DataError: a file has fewer or more, and that is not accepted.
   """
-  counts = ', '.join(f'{found[file]:,} of {official[file]:,} {file}' for file in official)
+  counts = ', '.join(f'{actual[file]:,} of {official[file]:,} {file}' for file in official)
   says = f'{where} has {counts} examples'
-  if any(found[file] < official[file] for file in official) and not accept_incomplete:
+  if any(actual[file] < official[file] for file in official) and not accept_incomplete:
     raise DataError(f'{says}; get it again, or pass --accept_incomplete to use what there is.')
-  if any(found[file] > official[file] for file in official) and not accept_unverified:
+  if any(actual[file] > official[file] for file in official) and not accept_unverified:
     raise DataError(f'{says}; get it again, or pass --accept_unverified to use it as it is.')
   print(f'{says}.')
-  return all(found[file] == official[file] for file in official)
+  return all(actual[file] == official[file] for file in official)

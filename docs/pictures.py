@@ -225,14 +225,14 @@ def recall(result: dict):
   points = {}, {}  # of recall and of parity: {model: [(place, accuracy)]}
   for cell in (cell for cell in result['cells'] if cell['scores']):
     longer = cell.get('by_length')
-    found = [(one['length'], one['accuracy']) for one in longer[0].values()] if longer else []
-    found = found or [(int(cell['task'].partition('_')[2]), cell['score'])]
-    points[bool(longer)].setdefault(cell['row'], []).extend(found)
+    scores_at = [(one['length'], one['accuracy']) for one in longer[0].values()] if longer else []
+    scores_at = scores_at or [(int(cell['task'].partition('_')[2]), cell['score'])]
+    points[bool(longer)].setdefault(cell['row'], []).extend(scores_at)
   figure, axes = panels(8.2, 3.2, columns=2)
   names = 'pairs to recall', 'positions of parity; trained on the fewest'
   for one, of_models, name in zip(axes, points, names, strict=True):
-    for model, found in of_models.items():
-      places, scores = np.transpose(found)
+    for model, scores_at in of_models.items():
+      places, scores = np.transpose(scores_at)
       one.plot(places, 100 * scores, 'o-', ms=4, lw=1.4, color=COLOURS[model], label=model)
     one.set_xscale('log', base=2)
     one.set_xticks(places, [f'{place:.0f}' for place in places])
@@ -241,13 +241,57 @@ def recall(result: dict):
     one.set_xlabel(name)
     one.grid(axis='y', color=RULE, alpha=0.25)
   axes[0].set_ylabel('test accuracy, %')
-  pairs = np.array(sorted({place for found in points[0].values() for place, _ in found}))
+  pairs = np.array(sorted({place for scores_at in points[0].values() for place, _ in scores_at}))
   axes[0].plot(pairs, 100 / pairs, ':', color=RULE, lw=1)  # chance
   axes[1].axhline(50, color=RULE, lw=1, ls=':')
   lines = {line.get_label(): line for one in axes[::-1] for line in one.lines}
   lines = {model: lines[model] for model in COLOURS if model in lines}
   figure.legend(
     [*lines.values()], [*lines], loc='outside upper center', ncols=5, frameon=False, labelcolor=INK
+  )
+  return figure
+
+
+WAYS = {  # of the study of archives: marker, colour and name in the legend
+  'scratch': ('o', RULE, 'from scratch, compute-tied'),
+  'scratch, steps of finetuning': ('|', INK, 'from scratch, equal finetuning'),
+  'masked': ('o', SPT, 'masked self-pretraining'),
+}
+ROCKET = 'x', INK, 'MultiRocket'
+
+
+def archives(result: dict):
+  """Draws the mean test score of every way of training, a row per set and a column of panels per model.
+
+  MultiRocket stands in every column. Sets with another metric than accuracy have panels below.
+  """
+  cells = [cell for cell in [*result['cells'], *result['recorded']] if cell['scores']]
+  models = list(dict.fromkeys(cell['row'].partition(', ')[0] for cell in result['cells']))
+  sets = {'accuracy': {}, 'r2': {}}  # metric: {column: place}
+  for cell in result['cells']:
+    of_metric = sets[cell['metric']]
+    of_metric.setdefault(cell['column'], -len(of_metric))
+  figure = Figure(figsize=(9.5, 4.6), layout='constrained')
+  heights = [len(of_metric) + 0.6 for of_metric in sets.values()]
+  grid = figure.subplots(2, len(models), sharex='row', sharey='row', height_ratios=heights)
+  for axes, (metric, places) in zip(grid, sets.items(), strict=True):
+    unit = 100 if metric == 'accuracy' else 1
+    for one, model in zip(axes, models, strict=True):
+      _plain(one)
+      styles = {f'{model}, {way}': style for way, style in WAYS.items()} | {f'{ROCKET[-1]}, scratch': ROCKET}
+      for cell in (cell for cell in cells if cell['metric'] == metric and cell['row'] in styles):
+        marker, colour, _ = styles[cell['row']]
+        one.plot(unit * cell['score'], places[cell['column']], marker, color=colour, ms=7, mew=1.5)
+      one.grid(axis='both', color=RULE, alpha=0.25)
+      one.margins(y=0.6 / len(places))
+      one.set_xlabel('R²' if metric == 'r2' else 'test accuracy, %')
+    axes[0].set_yticks([*places.values()], [*places])
+  for one, model in zip(grid[0], models, strict=True):
+    one.set_title(model, fontsize=10, color=INK)
+  styles = [*WAYS.values(), ROCKET]
+  marks = [Line2D([], [], ls='', marker=marker, color=colour, mew=1.5) for marker, colour, _ in styles]
+  figure.legend(
+    marks, [name for *_, name in styles], loc='outside upper center', ncols=4, frameon=False, labelcolor=INK
   )
   return figure
 

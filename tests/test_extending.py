@@ -238,9 +238,9 @@ def test_own_several_labels(folder, capsys):
   assert pair.interval.known
   submission.pack('runs', 'all.zip')
   with submission.unpacked('all.zip') as unpacked:
-    checked, said = submission.verify(unpacked, 'data')
+    checked, message = submission.verify(unpacked, 'data')
   assert [one.faults for one in checked] == [()] * 3
-  assert said == ['Labels of chords: those of the prepared set in data.']
+  assert message == ['Labels of chords: those of the prepared set in data.']
 
 
 def test_two_classes_by_auroc(folder, capsys):
@@ -277,8 +277,8 @@ def test_own_numbers_that_most_examples_lack(folder, capsys):
   assert cli.main(['prepare', 'npz', '--name=pendulum', '--raw_dir=raw', '--data_dir=data']) == 0
   with np.load('raw/train.npz') as raw:
     labels_NK, known_N = raw['labels'], ~np.isnan(raw['labels']).any(1)
-  said = f'{known_N.sum():,} of 1,000 training examples of pendulum have a label'
-  assert said in capsys.readouterr().out
+  message = f'{known_N.sum():,} of 1,000 training examples of pendulum have a label'
+  assert message in capsys.readouterr().out
   assert cli.main(['inspect', 'pendulum', '--data_dir=data', '--out=page.html']) == 0
   data = open_splits('pendulum', 'data')
   assert sum(map(len, data.values())) == 1000

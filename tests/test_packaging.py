@@ -37,8 +37,8 @@ def imports(source_modules):
   shipped = (path for name, path in source_modules.items() if not name.startswith('benchmarks'))
   nodes = [node for path in shipped for node in ast.walk(ast.parse(path.read_text()))]
   names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-  found = (node for node in nodes if isinstance(node, ast.ImportFrom))
-  return names | {f'{node.module}.{alias.name}' for node in found for alias in node.names}
+  actual = (node for node in nodes if isinstance(node, ast.ImportFrom))
+  return names | {f'{node.module}.{alias.name}' for node in actual for alias in node.names}
 
 
 @pytest.fixture(scope='module')

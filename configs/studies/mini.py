@@ -188,7 +188,7 @@ def longer(tasks, models: dict[str, str], chosen=CHOSEN) -> list[Cell]:
 
 def _labels(name) -> Study:
   scratch, finetune = ({'finetune.optimizer.lr': rate} for rate in CHOSEN['text']['s4'])
-  found = []
+  cells = []
   for part in LABELS:
     labels = {'finetune.data_fraction': part}
     arms = {
@@ -200,11 +200,11 @@ def _labels(name) -> Study:
       del arms['masked on the part']
     for arm, (regime, overrides) in arms.items():
       source = f'configs/mini/text.py:model=s4,regime={regime}'
-      found.append(Cell(f'S4, {arm}', f'{part:.0%}', source, overrides, x=part))
+      cells.append(Cell(f'S4, {arm}', f'{part:.0%}', source, overrides, x=part))
   return Study(
     name,
     'LRA-mini with fewer labels',
-    found,
+    cells,
     about='Is self-pretraining worth more where labels are few? Reviews of 255 characters; training '
     f'from scratch is compute-tied: it may take as many steps as pretraining ({recipe.PRETRAIN_STEPS:,}) and '
     f'finetuning ({recipe.FINETUNE_STEPS:,}) together.',

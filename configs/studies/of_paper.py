@@ -60,7 +60,7 @@ def cells(printed: Iterable[published.PublishedRow], weights: str = '') -> list[
     printed: the cells.
     weights: file of Pythia, for the rows that were pretrained on other data; '': these have no config.
   """
-  found = []
+  table = []
   for row in printed:
     column = published.TASK_NAMES[row.task]
     if row.task == 'speech_commands' and row.causal:
@@ -73,7 +73,7 @@ def cells(printed: Iterable[published.PublishedRow], weights: str = '') -> list[
     note = 'not feasible, as in the paper' if infeasible and row.model in OURS else note
     quoted = row.model in QUOTED and row.task not in authors.ROWS.get(row.model, ())
     note = OTHER_VALUES if there and quoted else note
-    found.append(
+    table.append(
       Cell(
         row.approach,
         column,
@@ -83,4 +83,4 @@ def cells(printed: Iterable[published.PublishedRow], weights: str = '') -> list[
         note=note,
       )
     )
-  return found
+  return table

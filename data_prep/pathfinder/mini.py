@@ -54,7 +54,7 @@ def _grow(state, points, begin, end):
   if not _free(y, x, points, 0, begin):
     return False
   angle, turn = 2 * math.pi * uniform(state), 0.0
-  own = math.ceil(2 * APART)  # so many preceding points may be near
+  near = math.ceil(2 * APART)  # so many preceding points may be near
   points[begin, 0], points[begin, 1] = y, x
   for i in range(begin + 1, end):
     for attempt in range(_STEERS + 1):
@@ -63,7 +63,7 @@ def _grow(state, points, begin, end):
       tried = _KEPT * turn + 2 * (1 - _KEPT) * _TURN * (2 * uniform(state) - 1)
       tried = min(max(tried, -_TURN), _TURN)
       next_y, next_x = y + math.sin(angle + tried), x + math.cos(angle + tried)
-      if _free(next_y, next_x, points, 0, begin) and _free(next_y, next_x, points, begin, i - own):
+      if _free(next_y, next_x, points, 0, begin) and _free(next_y, next_x, points, begin, i - near):
         break
     turn, y, x = tried, next_y, next_x
     angle += turn

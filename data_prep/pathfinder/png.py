@@ -59,8 +59,8 @@ def decode(content: bytes, resolution: int) -> np.ndarray:
     )
   size = height * (1 + width * _CHANNELS[kind])  # a row begins with the kind of its filter
   pixels = zlib.decompressobj()
-  found = pixels.decompress(b''.join(part for kind, part in chunks if kind == b'IDAT'), size + 1)
-  if len(found) != size or not pixels.eof:
+  raw = pixels.decompress(b''.join(part for kind, part in chunks if kind == b'IDAT'), size + 1)
+  if len(raw) != size or not pixels.eof:
     raise ValueError(f'it does not have the {size:,} bytes of pixels that it declares')
   with Image.open(io.BytesIO(content), formats=('PNG',)) as image:
     return np.asarray(image.convert('L')).reshape(-1)

@@ -199,33 +199,33 @@ def _load(raw_dir, resolution, accept_unverified, accept_incomplete):
   )
   paths = [f'{tree}/{DIFFICULTY}/{image}' for image in labels]
   readable = _check_images(paths, resolution, accept_incomplete)
-  kept = [(path, label) for path, label, good in zip(paths, labels.values(), readable, strict=True) if good]
-  if not kept:
+  items = [(path, label) for path, label, good in zip(paths, labels.values(), readable, strict=True) if good]
+  if not items:
     raise DataError(
       f'{tree / DIFFICULTY} has no readable image of the {len(paths):,} that it lists; get it again.'
     )
-  if len(kept) < len(paths):
+  if len(items) < len(paths):
     print(
-      f'{len(paths) - len(kept):,} of {len(paths):,} images are missing, empty or unreadable (first: '
+      f'{len(paths) - len(items):,} of {len(paths):,} images are missing, empty or unreadable (first: '
       f'{paths[readable.index(False)]}) and left out; the published split needs all of them.'
     )
 
   def read():
-    images = _in_threads(lambda item: read_image(item[0], resolution), kept)
-    return zip(images, (label for _, label in kept), strict=True)
+    images = _in_threads(lambda item: read_image(item[0], resolution), items)
+    return zip(images, (label for _, label in items), strict=True)
 
   return builders.Source(
     description=describe(resolution),
     citation=CITATION,
     files={'train': read},
-    counts={'train': len(kept)},
+    counts={'train': len(items)},
     classes=2,
     shape=(resolution**2,),
     origin=f'files {tree.name}/{DIFFICULTY}',
     verified=False,
     extra={
-      'verification': f'{len(kept):,} images (no official checksums exist)',
-      'left_out': len(paths) - len(kept),
+      'verification': f'{len(items):,} images (no official checksums exist)',
+      'left_out': len(paths) - len(items),
     },
   )
 

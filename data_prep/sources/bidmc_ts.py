@@ -28,7 +28,7 @@ def find(raw_dir, targets) -> dict[str, list[pathlib.Path]]:
   Raises:
     MissingFile: a target has only one file.
   """
-  found = {}
+  files = {}
   for target in targets if raw_dir is not None else ():
     names = [f'BIDMC32{target}_{part}.ts' for part in PARTS]
     raw = pathlib.Path(raw_dir).expanduser()
@@ -39,8 +39,8 @@ def find(raw_dir, targets) -> dict[str, list[pathlib.Path]]:
         f'https://zenodo.org/records/{RECORDS[target]}.'
       )
     if paths:
-      found[target] = paths
-  return found
+      files[target] = paths
+  return files
 
 
 def rows(path: pathlib.Path):
@@ -90,9 +90,9 @@ def parse_row(line: str, window: int, where: str) -> tuple[np.ndarray, float]:
 
 
 def _numbers(text, count, where):
-  found = text.count(',') + 1 if text.strip() else 0
-  if found != count:
-    raise DataError(f'{where} has {found:,} numbers instead of {count:,}; get the file again.')
+  actual = text.count(',') + 1 if text.strip() else 0
+  if actual != count:
+    raise DataError(f'{where} has {actual:,} numbers instead of {count:,}; get the file again.')
   try:
     numbers = np.loadtxt([text], np.float32, delimiter=',', comments=None, ndmin=1)
   except ValueError as error:

@@ -137,14 +137,14 @@ def read(raw_dir, accept_unverified: bool, accept_incomplete: bool) -> Images:
   return Images(path, {'train': train, 'test': batches[-1]}, verified)
 
 
-def source(found: Images, description: str, files: Files) -> builders.Source:
+def source(original: Images, description: str, files: Files) -> builders.Source:
   """The source of a set with these files, from the images of `read`."""
 
   def examples(file):
     images, labels = files[file]
     return zip(images, labels.tolist(), strict=True)
 
-  verified = ('SHA256' if found.path.is_file() else 'MD5') if found.verified else 'none'
+  verified = ('SHA256' if original.path.is_file() else 'MD5') if original.verified else 'none'
   return builders.Source(
     description=description,
     citation='Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.',
@@ -152,8 +152,8 @@ def source(found: Images, description: str, files: Files) -> builders.Source:
     counts={file: len(labels) for file, (_, labels) in files.items()},
     classes=len(catalogue.SETS['cifar10'].class_names),
     shape=files['train'][0].shape[1:],
-    origin=f'files {found.path.name}',
-    verified=found.verified,
+    origin=f'files {original.path.name}',
+    verified=original.verified,
     extra={'verification': verified},
   )
 

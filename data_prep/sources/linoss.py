@@ -24,9 +24,9 @@ def split(values_NLC: np.ndarray, seed: int) -> dict[str, np.ndarray]:
   Returns:
     {'train', 'validation', 'test'}: int64 positions.
   """
-  _, kept = np.unique(values_NLC, axis=0, return_index=True)
-  count = len(kept)
-  order = kept[permutation(_split_key(_split_key(np.asarray([0, seed], np.uint32), 4)[0], 2)[0], count)]
+  _, unique = np.unique(values_NLC, axis=0, return_index=True)
+  count = len(unique)
+  order = unique[permutation(_split_key(_split_key(np.asarray([0, seed], np.uint32), 4)[0], 2)[0], count)]
   first, second = int(count * 0.7), int(count * 0.85)
   return {'train': order[:first], 'validation': order[first:second], 'test': order[second:]}
 

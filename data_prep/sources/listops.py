@@ -101,8 +101,8 @@ def generate_trees(count: int, work: pathlib.Path, *, seed=0, shape: TreeShape =
     )
     for part in parts:
       grown, before = chunks.read(part), len(trees)
-      found = np.split(grown['codes'], np.cumsum(grown['lengths']))[:-1]
-      for tree, label in zip(found, grown['labels'], strict=True):
+      codes = np.split(grown['codes'], np.cumsum(grown['lengths']))[:-1]
+      for tree, label in zip(codes, grown['labels'], strict=True):
         key = hashlib.blake2b(tree.tobytes(), digest_size=16).digest()
         if key not in seen:
           seen.add(key)

@@ -56,15 +56,15 @@ def evaluate(codes, max_depth, max_args):
       depth -= 1
       if filled[depth] < 2:
         return -4
-      found = _apply(operators[depth], values[depth, : filled[depth]])
+      result = _apply(operators[depth], values[depth, : filled[depth]])
     else:
-      found = np.int64(code) - DIGIT
+      result = np.int64(code) - DIGIT
     if depth == 0:
-      value = found
+      value = result
     elif filled[depth - 1] == max_args:
       return -5
     else:
-      values[depth - 1, filled[depth - 1]] = found
+      values[depth - 1, filled[depth - 1]] = result
       filled[depth - 1] += 1
   return value if value >= 0 else -6
 

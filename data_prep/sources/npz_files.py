@@ -110,31 +110,31 @@ def read(path: pathlib.Path) -> Part:
       file, the array and, if possible, the example.
     FileAccessError: it cannot be read.
   """
-  found = _arrays(path)
-  inputs, labels = found['inputs'], labels_lib.of_file(found, path)
-  vocabulary = found.get('vocabulary', np.zeros(0, str))
+  given = _arrays(path)
+  inputs, labels = given['inputs'], labels_lib.of_file(given, path)
+  vocabulary = given.get('vocabulary', np.zeros(0, str))
   if vocabulary.ndim != 1 or vocabulary.dtype.kind != 'U':
     raise DataError(f'{path}: vocabulary is {_kind(vocabulary)}; make it a row of strings.')
   lengths, largest = None, 0
-  if 'offsets' in found and (inputs.dtype.kind == 'f' or (inputs.ndim == 2 and inputs.dtype.name in DTYPES)):
-    bounds = _values_in_a_row(inputs, path, found['offsets']) * inputs.width
+  if 'offsets' in given and (inputs.dtype.kind == 'f' or (inputs.ndim == 2 and inputs.dtype.name in DTYPES)):
+    bounds = _values_in_a_row(inputs, path, given['offsets']) * inputs.width
     lengths, row = np.diff(bounds) // inputs.width, (-1, inputs.width)
-  elif 'lengths' in found and (inputs.ndim == 3 or inputs.dtype.kind == 'f'):
-    lengths = _values(inputs, path, found['lengths'])
+  elif 'lengths' in given and (inputs.ndim == 3 or inputs.dtype.kind == 'f'):
+    lengths = _values(inputs, path, given['lengths'])
     row = (*inputs.shape[1:], 1)[:2]
-  elif 'lengths' in found or 'offsets' in found:
-    (lengths, bounds, largest), row = _tokens(found, path), (-1,)
+  elif 'lengths' in given or 'offsets' in given:
+    (lengths, bounds, largest), row = _tokens(given, path), (-1,)
   else:
     _values(inputs, path)
     row = inputs.shape[1:2] if inputs.shape[2:] in ((), (1,)) else inputs.shape[1:]
-  if 'offsets' not in found:
+  if 'offsets' not in given:
     bounds = np.arange(len(inputs) + 1) * inputs.width
   count = len(bounds) - 1
   if labels.ndim == 2 and labels.dtype == np.int32 and lengths is not None:
     labels = np.where(_within(lengths, labels.shape[1]), labels, np.int32(UNLABELLED))
   if labels.dtype != np.int32 and count != len(labels):
     raise DataError(f'{path} has {count:,} inputs, but {len(labels):,} labels; give every input one label.')
-  groups = _groups(found.get('groups'), count, path)
+  groups = _groups(given.get('groups'), count, path)
   return Part(inputs, bounds, row, labels, lengths, groups, tuple(vocabulary.tolist()), largest)
 
 
@@ -153,10 +153,10 @@ def read_any(path: pathlib.Path) -> Part:
   first, *_ = parts.values()
 
   def joined(name):
-    found = [getattr(part, name) for part in parts.values()]
-    if found[0] is None:
+    pieces = [getattr(part, name) for part in parts.values()]
+    if pieces[0] is None:
       return None
-    return np.concatenate([array.reshape(-1) if first.per_position else array for array in found])
+    return np.concatenate([array.reshape(-1) if first.per_position else array for array in pieces])
 
   return dataclasses.replace(
     first,
@@ -178,34 +178,34 @@ def names_in(path: pathlib.Path) -> list[str]:
     names = sorted(entry.name for entry in path.iterdir())
   kinds = {pathlib.PurePath(name).suffix for name in names}
   if len(kinds) != 1 or not kinds <= {'.npy', *SUFFIXES}:
-    found = raw_files.shown(', '.join(names)) or 'nothing'
+    content = raw_files.shown(', '.join(names)) or 'nothing'
     raise DataError(
-      f'{path} holds {found}; put either inputs.npy, labels.npy and so on there, or files of one kind among '
-      f'{", ".join(SUFFIXES)}, and nothing else.'
+      f'{path} holds {content}; put either inputs.npy, labels.npy and so on there, or files of one kind '
+      f'among {", ".join(SUFFIXES)}, and nothing else.'
     )
   return names
 
 
 def _arrays(path):
   if names := names_in(path):
-    found = {name.removesuffix('.npy'): path / name for name in names}
-    found = {name: arrays.of_npy(file) if name in KEYS else None for name, file in found.items()}
+    given = {name.removesuffix('.npy'): path / name for name in names}
+    given = {name: arrays.of_npy(file) if name in KEYS else None for name, file in given.items()}
   else:
-    found = arrays.of_npz(path) if path.suffix == '.npz' else arrow_files.of_file(path)
-  if missing := [name for name in KEYS[:2] if name not in found]:
+    given = arrays.of_npz(path) if path.suffix == '.npz' else arrow_files.of_file(path)
+  if missing := [name for name in KEYS[:2] if name not in given]:
     how = ' (training examples without a label have -1, or NaN in a regression)' * ('labels' in missing)
     raise DataError(
       f'{path} has no {" and no ".join(missing)}{how}; it has '
-      f'{raw_files.shown(", ".join(found)) or "nothing"}.'
+      f'{raw_files.shown(", ".join(given)) or "nothing"}.'
     )
-  if unknown := [name for name in found if name not in KEYS]:
+  if unknown := [name for name in given if name not in KEYS]:
     raise DataError(
       f'{path} has {raw_files.shown(", ".join(unknown))}, which is not read; leave it out, or call it one '
       f'of {", ".join(KEYS)}.'
     )
-  if 'lengths' in found and 'offsets' in found:
+  if 'lengths' in given and 'offsets' in given:
     raise DataError(f'{path} has lengths and offsets; give lengths for a table of ids, offsets for one row.')
-  return found
+  return given
 
 
 def _kind(array):
@@ -314,17 +314,17 @@ def of_one_length(parts: dict) -> dict:
   return {file: fixed(part) for file, part in parts.items()}
 
 
-def _tokens(found, path):
+def _tokens(given, path):
   """Checked lengths or None, offsets or None, and the largest id."""
-  inputs, lengths = found['inputs'], None
-  name, dimensions = ('lengths', 2) if 'lengths' in found else ('offsets', 1)
+  inputs, lengths = given['inputs'], None
+  name, dimensions = ('lengths', 2) if 'lengths' in given else ('offsets', 1)
   if inputs.dtype.kind not in 'iu' or inputs.ndim != dimensions:
     form = '[examples, positions]' if dimensions == 2 else 'in one row'
     raise DataError(f'{path}: inputs are {_kind(inputs)}; with {name}, give whole numbers {form}.')
   if name == 'lengths':
-    bounds = lengths = _lengths(found[name], *inputs.shape, path)
+    bounds = lengths = _lengths(given[name], *inputs.shape, path)
   else:
-    bounds = _offsets(found[name], len(inputs), 'tokens', path)
+    bounds = _offsets(given[name], len(inputs), 'tokens', path)
   largest = 0
   for first, block in inputs.blocks():
     places = np.arange(first, first + len(block))

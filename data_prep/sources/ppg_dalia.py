@@ -54,10 +54,10 @@ def read(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
 def _item(content, name):
   if not isinstance(content, dict):
     raise ValueError(f'there is no {name} in it')
-  found = content.get(name, content.get(name.encode()))
-  if found is None:
+  item = content.get(name, content.get(name.encode()))
+  if item is None:
     raise ValueError(f'there is no {name} in it')
-  return found
+  return item
 
 
 def _numbers(content, name, channels):
@@ -128,9 +128,9 @@ def prepare_ppg_dalia(
   """
   raw = pathlib.Path(raw_dir).expanduser()
   raw = raw / 'PPG_FieldStudy' if (raw / 'PPG_FieldStudy').is_dir() else raw
-  found = {f'S{n}.pkl': finding.file(raw, f'S{n}.pkl') for n in range(1, SUBJECTS + 1)}
-  paths = [path for path in found.values() if path]
-  missing = [name for name, path in found.items() if not path]
+  files = {f'S{n}.pkl': finding.file(raw, f'S{n}.pkl') for n in range(1, SUBJECTS + 1)}
+  paths = [path for path in files.values() if path]
+  missing = [name for name, path in files.items() if not path]
   if missing and not (paths and accept_incomplete):
     raise MissingFile(
       f'{raw} lacks {", ".join(missing)}; unpack https://archive.ics.uci.edu/dataset/495/ppg+dalia there, or '

@@ -47,16 +47,16 @@ def _from_archive(path: pathlib.Path):
     folder, _, base = name.rpartition('/')
     return folder in parts and not base.startswith('.')
 
-  found = {key: {} for key in parts.values()}
+  reviews = {key: {} for key in parts.values()}
   for name, content in archives.contents(path, wanted, MOST):
     folder, _, base = name.rpartition('/')
-    found[parts[folder]][base] = content
-  return found
+    reviews[parts[folder]][base] = content
+  return reviews
 
 
 def _from_folder(path: pathlib.Path):
   """{(file, class): {file name: content}} of the unpacked folder."""
-  found = {}
+  reviews = {}
   for file in FILES:
     for label in CLASSES:
       folder = path / file / label
@@ -64,8 +64,8 @@ def _from_folder(path: pathlib.Path):
         raise MissingFile(f'{path} lacks {file}/{label}: {finding.advice("text")}.')
       names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith('.'))
       bar = tqdm.tqdm(names, desc=f'reading {file}/{label}', unit=' reviews', disable=None, mininterval=0.5)
-      found[file, label] = {name: raw_files.read(folder / name, MOST) for name in bar}
-  return found
+      reviews[file, label] = {name: raw_files.read(folder / name, MOST) for name in bar}
+  return reviews
 
 
 def parse_name(name: str, label: str, where: str) -> tuple[int, int]:
@@ -158,7 +158,7 @@ def read(raw_dir, accept_unverified: bool, accept_incomplete: bool, length: int)
   return Reviews(path, texts, verified)
 
 
-def source(found: Reviews, texts: Mapping[tuple[str, str], list[str]], minimum: int) -> builders.Source:
+def source(original: Reviews, texts: Mapping[tuple[str, str], list[str]], minimum: int) -> builders.Source:
   """Returns the source of a set of all or some of the reviews that were found, {(file, class): texts}."""
   reviews = {}
   for (file, label), part in texts.items():
@@ -166,8 +166,8 @@ def source(found: Reviews, texts: Mapping[tuple[str, str], list[str]], minimum: 
   vocabulary = build_vocabulary((text for text, _ in reviews['train']), minimum)
   if len(vocabulary) > 256:
     raise DataError(
-      f'The training reviews in {found.path} have {len(vocabulary):,} frequent characters instead of about '
-      '130; are these the IMDb reviews?'
+      f'The training reviews in {original.path} have {len(vocabulary):,} frequent characters instead of '
+      'about 130; are these the IMDb reviews?'
     )
   table = tokenizers.character_table(vocabulary)
 
@@ -182,9 +182,9 @@ def source(found: Reviews, texts: Mapping[tuple[str, str], list[str]], minimum: 
     counts={file: len(part) for file, part in reviews.items()},
     classes=2,
     shape=None,
-    origin=f'files {found.path.name}',
-    verified=found.verified,
-    extra={'vocabulary': list(vocabulary), 'verification': 'SHA256' if found.verified else 'none'},
+    origin=f'files {original.path.name}',
+    verified=original.verified,
+    extra={'vocabulary': list(vocabulary), 'verification': 'SHA256' if original.verified else 'none'},
   )
 
 

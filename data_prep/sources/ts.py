@@ -132,10 +132,10 @@ def _as_linoss(files, seed):
   split = linoss.split(values_NLC, seed)
   if repeated := len(joined) - sum(map(len, split.values())):
     print(f'{counted(repeated, "repeated example")} left out, as by LinOSS.')
-  found = {
+  readers = {
     file: functools.partial(map, joined.__getitem__, positions.tolist()) for file, positions in split.items()
   }
-  return found, {file: len(positions) for file, positions in split.items()}
+  return readers, {file: len(positions) for file, positions in split.items()}
 
 
 def prepare_ts(

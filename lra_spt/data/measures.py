@@ -112,8 +112,8 @@ def placements(label_N, prediction_N) -> tuple[np.ndarray, np.ndarray]:
 
 def mean_average_precision(label, prediction) -> float:
   """The mean over classes of sum (R_n - R_n-1) P_n: recall and precision at every distinct prediction."""
-  found = [_average_precision(y, p) for y, p in zip(label.T, prediction.T, strict=True) if y.any()]
-  return float(np.mean(found)) if found else math.nan
+  precisions = [_average_precision(y, p) for y, p in zip(label.T, prediction.T, strict=True) if y.any()]
+  return float(np.mean(precisions)) if precisions else math.nan
 
 
 def _average_precision(label_N, prediction_N):

@@ -177,20 +177,20 @@ def split_positions(kind: Splits, metadata: dict) -> dict[str, tuple[str, np.nda
     return _cut(kind, metadata)
   known_N = np.asarray(labelled, np.int64)
   if kind == 'grouped':
-    found = _cut(kind, metadata)
-    held = {name: (file, at[np.isin(at, known_N)]) for name, (file, at) in found.items()}
-    return held | {'train': found['train']}
+    splits = _cut(kind, metadata)
+    held = {name: (file, at[np.isin(at, known_N)]) for name, (file, at) in splits.items()}
+    return held | {'train': splits['train']}
   counts, classes = metadata['counts'], metadata.get('train_labels') or []
   of_labelled = {
     'counts': counts | {'train': len(known_N)},
     'train_labels': [classes[n] for n in labelled] if classes else [],
   }
-  found = {
+  splits = {
     name: (file, known_N[at] if file == 'train' else at)
     for name, (file, at) in _cut(kind, metadata | of_labelled).items()
   }
   others_N = np.setdiff1d(np.arange(counts['train']), known_N)
-  return found | {'train': ('train', np.concatenate([found['train'][1], others_N]))}
+  return splits | {'train': ('train', np.concatenate([splits['train'][1], others_N]))}
 
 
 def _cut(kind, metadata):

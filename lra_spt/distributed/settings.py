@@ -82,16 +82,16 @@ def ignored(matmul_precision: str) -> dict[str, Any]:
   """{name: value} of the settings of this process that `fixed(matmul_precision)` replaces."""
   wanted = {name: value for name, (_, value) in FIXED.items()}
   wanted['jax_default_matmul_precision'] = _plain(matmul_precision)
-  found = {name: jax.config.values[name] for name in wanted}
-  return {name: value for name, value in found.items() if value != wanted[name]}
+  actual = {name: jax.config.values[name] for name in wanted}
+  return {name: value for name, value in actual.items() if value != wanted[name]}
 
 
 def in_force() -> dict[str, Any]:
   """{name: value} of the settings of jax that can change numbers, and of `VARIABLES` that are set."""
   values = jax.config.values
-  found = {name: values[name] for name in (*FIXED, *RECORDED) if name in values}
-  found |= {name: os.environ[name] for name in VARIABLES if name in os.environ}
-  return {name: value.name if isinstance(value, enum.Enum) else value for name, value in found.items()}
+  facts = {name: values[name] for name in (*FIXED, *RECORDED) if name in values}
+  facts |= {name: os.environ[name] for name in VARIABLES if name in os.environ}
+  return {name: value.name if isinstance(value, enum.Enum) else value for name, value in facts.items()}
 
 
 def _plain(matmul_precision: str) -> str | None:

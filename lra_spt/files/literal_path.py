@@ -24,14 +24,14 @@ class LiteralPath(type(epath.Path('.'))):
 
 
 def _stat(path) -> stat_utils.StatResult:
-  found = os.stat(path)
+  status = os.stat(path)
   return stat_utils.StatResult(
-    is_directory=stat.S_ISDIR(found.st_mode),
-    length=found.st_size,
-    mtime=int(found.st_mtime),
+    is_directory=stat.S_ISDIR(status.st_mode),
+    length=status.st_size,
+    mtime=int(status.st_mtime),
     owner=None,
     group=None,
-    mode=found.st_mode,
+    mode=status.st_mode,
   )
 
 

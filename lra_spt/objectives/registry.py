@@ -78,8 +78,8 @@ def options_from(name: str, values: Mapping) -> dict[str, Any]:
         f'pretrain has no key {key}: besides the keys of every stage it takes {listed(fields) or "none"} '
         f'for the objective {name}.{nearest(key, fields)}'
       )
-  found = {key: convert(kinds[key], values[key], f'pretrain.{key}') for key in fields if key in values}
+  given = {key: convert(kinds[key], values[key], f'pretrain.{key}') for key in fields if key in values}
   for key, field in fields.items():
-    if key not in found and field.default is field.default_factory is dataclasses.MISSING:
+    if key not in given and field.default is field.default_factory is dataclasses.MISSING:
       raise ConfigError(f'pretrain lacks the key {key}, an option of the objective {name}: add it.')
-  return found
+  return given

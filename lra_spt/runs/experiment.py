@@ -161,7 +161,7 @@ def _longer_tests(runs: list[ActiveRun], best: list, tested: list, planned: plan
   the task has none."""
   stages, mesh = [each.stages['finetune'] for each in runs], planned.mesh
   task = stages[0].task
-  found = [{'test': {'length': task.length} | getattr(answer, 'metrics', {})} for answer in tested]
+  metrics = [{'test': {'length': task.length} | getattr(answer, 'metrics', {})} for answer in tested]
   for split, length in task.longer:
     try:
       stage = for_split(runs[0].spec, stages[0], split)
@@ -170,10 +170,10 @@ def _longer_tests(runs: list[ActiveRun], best: list, tested: list, planned: plan
       )
     except ConfigError as error:
       answers = [error] * len(runs)
-    for by_length, answer in zip(found, answers, strict=True):
+    for by_length, answer in zip(metrics, answers, strict=True):
       refused = isinstance(answer, UserError)
       by_length[split] = {'length': length} | ({'why': str(answer)} if refused else answer.metrics)
-  return found if task.longer else [{}] * len(runs)
+  return metrics if task.longer else [{}] * len(runs)
 
 
 def keep_compiled(workdir) -> None:

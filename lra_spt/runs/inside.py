@@ -64,22 +64,22 @@ def look_inside(workdir, scratch=None, *, examples: int = 32, data_dir=None) -> 
   batch = split.gather(np.arange(min(examples, len(split))))
   states = {'initial': (0, start)} if start else {}
   states |= {name: (each.step, lambda each=each: each.model) for name, each in runs.items()}
-  found, left_out = {}, ''
+  parts, left_out = {}, ''
   with settings.fixed(run.spec.runtime.matmul_precision), jax.set_mesh(mesh):
     for name, (_, make) in states.items():
       model = make()
       inputs_RL, lengths_R = _read(model, run.task, batch)
-      found[name] = part = {'field': _field(model, inputs_RL, lengths_R, run.task.channels, name)}
+      parts[name] = part = {'field': _field(model, inputs_RL, lengths_R, run.task.channels, name)}
       weights, left_out = _weights_or_none(model, inputs_RL, lengths_R, name)
       part |= weights
       mixers = [stack.mixer for stack in model.encoder.stacks]
       if any(hasattr(mixer, 'max_kernel') for mixer in mixers):
         part['kernels'] = kernels.max_kernels(mixers, model.encoder.depth, run.task.length, name)
   by_state = {
-    key: {name: part[key] for name, part in found.items() if key in part}
+    key: {name: part[key] for name, part in parts.items() if key in part}
     for key in ('field', 'attention', 'spans', 'kernels')
   }
-  last = next(reversed(found.values()))
+  last = next(reversed(parts.values()))
   return Inside(
     examples=len(batch['index']),
     steps={name: step for name, (step, _) in states.items()},

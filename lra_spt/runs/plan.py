@@ -99,7 +99,7 @@ def plan_together(runs, store=None) -> Plan:
   store: the folder of stages that runs share, or None.
   """
   first = runs[0]
-  run_folder.check_kept(first.workdir, store, first.spec.values['runtime'])
+  run_folder.check_places(first.workdir, store, first.spec.values['runtime'])
   for each in runs[1:]:
     check_together(first.spec, each.spec)
   resumed = (first.workdir / run_folder.CONFIG).exists()

@@ -83,11 +83,11 @@ def changes(before: dict, now: dict, *, precisions_only: bool = False) -> list[s
 
   def facts(content):
     known = content | content.get('hardware', {})
-    found = {key: known[key] for key in ('precision', 'matmul_precision') if key in known}
+    precisions = {key: known[key] for key in ('precision', 'matmul_precision') if key in known}
     if precisions_only or 'settings' not in content:
-      return found
+      return precisions
     named = {'prng': content['prng']} | content['versions']
-    return found | named | dict.fromkeys(settings.VARIABLES) | content['settings']
+    return precisions | named | dict.fromkeys(settings.VARIABLES) | content['settings']
 
   old, new = facts(before), facts(now)
   return [f'{key} {new[key]} instead of {old[key]}' for key in new if key in old and new[key] != old[key]]

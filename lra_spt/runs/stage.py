@@ -230,7 +230,7 @@ class Built:
         'runtime.microbatches or runtime.mesh.seq'
       )
 
-  def kept_for_gradient(self, mesh, members: int = 1) -> int:
+  def residual_bytes(self, mesh, members: int = 1) -> int:
     """Returns the bytes that a device stores for the gradient of one microbatch of a step, without parameters
     and batch, as jax traces it. XLA may need less of them, and needs more for other things."""
     runtime, program = self.runtime, self.typical_program
@@ -241,11 +241,11 @@ class Built:
     }
     keys_B = jax.eval_shape(lambda: jax.random.split(settings.random_key(0, runtime.prng), rows))
 
-    def kept(params, stats, batch, keys_B):
+    def pullback(params, stats, batch, keys_B):
       return jax.vjp(summed_loss(program, stats, batch, keys_B), params, has_aux=True)[1]
 
     with jax.set_mesh(mesh):
-      jaxpr = jax.make_jaxpr(kept)(self.model.params, self.model.stats, batch, keys_B).jaxpr
+      jaxpr = jax.make_jaxpr(pullback)(self.model.params, self.model.stats, batch, keys_B).jaxpr
     arrays = {v for v in jaxpr.outvars if not hasattr(v, 'val')} - {*jaxpr.invars}  # literals take no memory
     return members * sum(v.aval.size * v.aval.dtype.itemsize for v in arrays) // mesh.size
 

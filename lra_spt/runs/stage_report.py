@@ -54,14 +54,14 @@ def warn_of_memory(built: Built, mesh, members: int, say) -> None:
   """Warns before a long pretraining that a step of finetuning may not fit on the devices; never on CPUs."""
   if not members or sharding.platform() == 'cpu':
     return
-  kept, there = built.kept_for_gradient(mesh, members), sharding.device_memory(mesh)
-  if kept <= there:
+  needed, there = built.residual_bytes(mesh, members), sharding.device_memory(mesh)
+  if needed <= there:
     return
-  whole, rows = kept * built.runtime.microbatches, built.spec.batch_size // sharding.row_shards(mesh)
+  whole, rows = needed * built.runtime.microbatches, built.spec.batch_size // sharding.row_shards(mesh)
   fitting = (parts for parts in range(2, rows + 1) if not rows % parts and whole / parts <= there / 2)
   parts = next(fitting, None)
   say(
-    f'{built.name}: a step keeps about {kept / 2**30:,.0f} GiB on each device for its gradient (less what '
+    f'{built.name}: a step keeps about {needed / 2**30:,.0f} GiB on each device for its gradient (less what '
     f'XLA saves), but there are {there / 2**30:,.0f}: if it does not fit, continue with '
     + (f'--config.runtime.microbatches={parts}' if parts else 'more devices')
   )

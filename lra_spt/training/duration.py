@@ -37,12 +37,12 @@ def seconds(
   speed = max(stages[0].flops_per_step, 1) / step_seconds  # operations a second
   left = unlimited = 0.0
   for i, built in enumerate(stages):
-    own = train * built.spec.data_fraction
+    examples = train * built.spec.data_fraction
     limit = built.spec.max_seconds or float('inf')
     most = float('inf')
-    if (total := built.spec.total_steps(int(own))) < NO_LIMIT:
+    if (total := built.spec.total_steps(int(examples))) < NO_LIMIT:
       share = 1 - done / total if i == 0 else 1.0
-      most = share * operations(built, int(own), validation) / speed
+      most = share * operations(built, int(examples), validation) / speed
     left, unlimited = left + min(most, limit), unlimited + most
   return left, unlimited
 

@@ -113,12 +113,12 @@ class StageLoop:
     with timing.on('evaluation'):
       steps = [int(state['step']) for state in best]
       measured = self._measured(members, population.stack(best, self.mesh), self.validation, steps)
-    for member, state, found in zip(members, best, measured, strict=True):
-      if isinstance(found, NonFiniteError):
-        member.ends_with(found)
+    for member, state, result in zip(members, best, measured, strict=True):
+      if isinstance(result, NonFiniteError):
+        member.ends_with(result)
       else:
         member.state, member.time = state, timing.parts
-        member.metrics, member.undefined = found.metrics, found.undefined
+        member.metrics, member.undefined = result.metrics, result.undefined
 
   def _steps(self, members, step, state, timing, closing) -> None:
     for member in members:
@@ -338,14 +338,14 @@ class StageLoop:
       except Interrupted:  # the resumed stage starts with this evaluation
         self._end(members, state, step, timing)
     controls, lines = self._controls(state, members), []
-    for i, (member, found, curve) in enumerate(zip(members, measured, curves, strict=True)):
-      if evaluated[i] and member.active and self._is_finite(member, step, found, curve):
-        lines.append({'split': 'validation', **found.metrics, 'seconds': round(timing.seconds[i], 3)})
+    for i, (member, result, curve) in enumerate(zip(members, measured, curves, strict=True)):
+      if evaluated[i] and member.active and self._is_finite(member, step, result, curve):
+        lines.append({'split': 'validation', **result.metrics, 'seconds': round(timing.seconds[i], 3)})
         member.writer.write_scalars(step, lines[-1])
         if curve is not None:
           member.writer.write_scalars(step, {'split': 'training', **curve.metrics})
         member.writer.flush()
-        controls[i] = self._decided(controls[i], step, found.metrics)
+        controls[i] = self._decided(controls[i], step, result.metrics)
     self._raise_of_the_only_one()
     control = population.from_numbers(controls, state['control'], self.mesh)
     best = [int(control['best_step']) == step for control in controls]
@@ -378,10 +378,10 @@ class StageLoop:
     with timing.on('checkpoints'):
       for i, member in enumerate(members):
         if member.active:
-          own = population.member(state, i, self.mesh)
+          one = population.member(state, i, self.mesh)
           if best and best[i]:
-            member.checkpoints.save_best(own)
-          member.checkpoints.save_latest(own)
+            member.checkpoints.save_best(one)
+          member.checkpoints.save_latest(one)
     return state
 
 

@@ -27,20 +27,20 @@ def stacks(mesh) -> bool:
 
 
 def each(function):
-  """Turns `function(shared, *own)` of one run into the same function of all members of the current mesh.
+  """Turns `function(shared, *stacks)` of one run into the same function of all members of the current mesh.
 
-  The leaves of `own` and of the result are stacked. Call it while tracing. On a mesh of one run it returns
+  The leaves of `stacks` and of the result are stacked. Call it while tracing. On a mesh of one run it returns
   `function` itself.
   """
   axes = jax.sharding.get_abstract_mesh().shape
   if MEMBER not in axes:
     return function
   if sharding.platform() in ONE_BY_ONE and axes[MEMBER] == 1:
-    return lambda shared, *own: lax.map(lambda own: function(shared, *own), own)
+    return lambda shared, *stacks: lax.map(lambda stacks: function(shared, *stacks), stacks)
 
-  def stacked(shared, *own):
-    in_axes = (None, *(0 for _ in own))
-    return jax.vmap(function, in_axes=in_axes, spmd_axis_name=MEMBER)(shared, *own)
+  def stacked(shared, *stacks):
+    in_axes = (None, *(0 for _ in stacks))
+    return jax.vmap(function, in_axes=in_axes, spmd_axis_name=MEMBER)(shared, *stacks)
 
   return stacked
 

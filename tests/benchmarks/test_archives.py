@@ -23,32 +23,32 @@ def cell(scores):
 
 def cells():
   """Every set gains 0.1 for S4 and nothing for others, and 0.01 more with each seed."""
-  found = {}
+  actual = {}
   for column in study.CLASSES.values():
     for model in study.MODELS.values():
       gain_S = 0.1 * (model == 'S4') + 0.01 * np.arange(5)
-      found[f'{model}, scratch', column] = cell([0.5] * 5)
-      found[f'{model}, scratch, steps of finetuning', column] = cell([0.4] * 5)
-      found[f'{model}, masked', column] = cell(0.5 + gain_S)
-  return found
+      actual[f'{model}, scratch', column] = cell([0.5] * 5)
+      actual[f'{model}, scratch, steps of finetuning', column] = cell([0.4] * 5)
+      actual[f'{model}, masked', column] = cell(0.5 + gain_S)
+  return actual
 
 
 def test_gains_are_means_over_sets_and_models_per_seed():
-  found = archives.primaries(SimpleNamespace(cells=cells()))
+  actual = archives.primaries(SimpleNamespace(cells=cells()))
   gain_S = 0.1 / 3 + 0.01 * np.arange(5)
   low, high = stats.t.interval(0.95, 4, gain_S.mean(), stats.sem(gain_S))
-  assert [found['tied'][key] for key in ('estimate', 'low', 'high')] == pytest.approx(
+  assert [actual['tied'][key] for key in ('estimate', 'low', 'high')] == pytest.approx(
     [gain_S.mean(), low, high]
   )
-  assert found['equal']['estimate'] == pytest.approx(gain_S.mean() + 0.1)
-  assert found['tied S4']['estimate'] == pytest.approx(0.12)
+  assert actual['equal']['estimate'] == pytest.approx(gain_S.mean() + 0.1)
+  assert actual['tied S4']['estimate'] == pytest.approx(0.12)
 
 
 def test_a_missing_cell_leaves_out_what_needs_it():
   made = cells()
   del made['S4, masked', 'OSULeaf']
-  found = archives.primaries(SimpleNamespace(cells=made))
-  assert found.keys() == {
+  actual = archives.primaries(SimpleNamespace(cells=made))
+  assert actual.keys() == {
     f'{over} {model}' for over in archives.OVER for model in ('Transformer + Rotary', 'LRU')
   }
 

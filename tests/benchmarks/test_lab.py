@@ -33,14 +33,14 @@ def table(monkeypatch):
 
 
 def test_contrasts(table):
-  found = {one['name']: one for one in lab.contrasts(table)}
-  assert list(found) == list(lab.CONTRASTS)
+  actual = {one['name']: one for one in lab.contrasts(table)}
+  assert list(actual) == list(lab.CONTRASTS)
   means = {row: np.mean([run.units for run in cell.runs]) for (row, _), cell in table.cells.items()}
-  beyond = found['together beyond the sum of both parts']
+  beyond = actual['together beyond the sum of both parts']
   parts = means[lab.ALL] + means[lab.SCRATCH] - means[lab.QUERIES] - means[lab.REST]
   assert beyond['estimate'] == pytest.approx(parts)
   assert beyond['low'] < parts < beyond['high']
-  assert all(one['p'] <= one['adjusted'] for one in found.values())
+  assert all(one['p'] <= one['adjusted'] for one in actual.values())
   table.cells[lab.REST, 'Stripes'].open = ('seed 104',)
   assert [one['name'] for one in lab.contrasts(table)] == [
     name for name, rows in lab.CONTRASTS.items() if lab.REST not in sum(rows, ())
@@ -66,14 +66,14 @@ def test_numbers_of_all_states(table, monkeypatch):
     )
 
   monkeypatch.setattr(lab.lra_spt, 'look_inside', look_inside)
-  found = lab.inside('runs', 'data', 4)
-  assert found['seeds'] == [*SEEDS]
+  actual = lab.inside('runs', 'data', 4)
+  assert actual['seeds'] == [*SEEDS]
   for key, shape in (('field', (3, L)), ('attention', (3, 2, L))):
-    assert {state: np.shape(values) for state, values in found[key].items()} == dict.fromkeys(
+    assert {state: np.shape(values) for state, values in actual[key].items()} == dict.fromkeys(
       lab.STATES, shape
     )
-  assert found['own'] == dict.fromkeys(lab.STATES, 0.5)
-  assert found['uneven'] == pytest.approx(dict.fromkeys(lab.STATES, 2 / L))
+  assert actual['at_pixel'] == dict.fromkeys(lab.STATES, 0.5)
+  assert actual['uneven'] == pytest.approx(dict.fromkeys(lab.STATES, 2 / L))
   table.cells[lab.TIED, 'Stripes'].open = ('seed 104',)
   with pytest.raises(DataError, match='The cell scratch, compute-tied of runs is not whole'):
     lab.inside('runs', 'data', 4)

@@ -34,12 +34,12 @@ PATHFINDER = {
 
 
 def test_the_gap_closes_by_the_gain_of_the_transformer():
-  found = questions.primaries(table(Pathfinder=PATHFINDER))
-  assert found.keys() == {'pathfinder', 'high'}
-  assert found['pathfinder']['estimate'] == pytest.approx(0.2)
+  actual = questions.primaries(table(Pathfinder=PATHFINDER))
+  assert actual.keys() == {'pathfinder', 'high'}
+  assert actual['pathfinder']['estimate'] == pytest.approx(0.2)
   # The share of seeds drawn at 50 % is binomial: 2 to 8 of 10 are its percentiles.
-  assert [found['pathfinder'][end] for end in ('low', 'high')] == pytest.approx([0.08, 0.32])
-  assert {arm: share['above'] for arm, share in found['high'].items()} == {'scratch': 5, 'masked': 10}
+  assert [actual['pathfinder'][end] for end in ('low', 'high')] == pytest.approx([0.08, 0.32])
+  assert {arm: share['above'] for arm, share in actual['high'].items()} == {'scratch': 5, 'masked': 10}
 
 
 def test_seeds_of_cells_are_drawn_independently():
@@ -49,9 +49,9 @@ def test_seeds_of_cells_are_drawn_independently():
     for one in itertools.product(range(3), repeat=3)
     for two in itertools.product(range(2), repeat=2)
   ]
-  found = questions.over_seeds([first, second], (1, -1), resamples=40_000)
+  actual = questions.over_seeds([first, second], (1, -1), resamples=40_000)
   exact = np.quantile(draws, (0.025, 0.975))
-  assert [found['low'], found['high']] == pytest.approx(exact, abs=0.02)
+  assert [actual['low'], actual['high']] == pytest.approx(exact, abs=0.02)
 
 
 def test_means_and_the_lead_over_random_values():
@@ -65,11 +65,11 @@ def test_means_and_the_lead_over_random_values():
     )
     for arm in ('scratch', 'masked')
   }
-  found = questions.primaries(table(Image=rows))
-  assert found.keys() == {'image', 'random'}
-  assert found['image']['estimate'] == pytest.approx(0.1)
-  assert found['random']['estimate'] == pytest.approx(0.15)
-  assert found['image']['low'] < 0.1 < found['image']['high']
+  actual = questions.primaries(table(Image=rows))
+  assert actual.keys() == {'image', 'random'}
+  assert actual['image']['estimate'] == pytest.approx(0.1)
+  assert actual['random']['estimate'] == pytest.approx(0.15)
+  assert actual['image']['low'] < 0.1 < actual['image']['high']
 
 
 def test_a_question_waits_for_its_last_run():

@@ -145,12 +145,12 @@ def test_a_file_may_return_a_frozen_config(tmp_path):
 
 def test_an_import_that_fails_elsewhere_keeps_its_traceback(tmp_path):
   (tmp_path / 'beside.py').write_text('def load():\n  from json import nothing\n')
-  for content, said in (
+  for content, message in (
     ('import beside\nbeside.load()', 'cannot import name'),
     ('raise ImportError("no libcuda.so.1")', 'libcuda'),
   ):
     (tmp_path / 'mine.py').write_text(content)
-    with pytest.raises(ImportError, match=said):
+    with pytest.raises(ImportError, match=message):
       loading.register(tmp_path / 'mine.py')
 
 

@@ -226,8 +226,8 @@ def test_identity_leaves_out_runtime_and_origins(spec):
   a = loading.identity(loading.load(spec))
   b = loading.identity(loading.load(spec, ['runtime.threads=8']))
   assert a == b
-  kept = {'task', 'model', 'protocol', 'regime', 'causal', 'seed', 'pretrain', 'finetune', 'fast', 'limit'}
-  assert set(a) == kept
+  keys = {'task', 'model', 'protocol', 'regime', 'causal', 'seed', 'pretrain', 'finetune', 'fast', 'limit'}
+  assert set(a) == keys
   assert json.loads(json.dumps(a)) == a
   assert loading.identity(a) == a
 

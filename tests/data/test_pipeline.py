@@ -219,9 +219,9 @@ def test_evaluation_covers_each_example_once(train, batch_size, threads):
   index = np.concatenate([batch['index'] for batch in batches])
   assert np.array_equal(index[weights > 0], train.indices)
   assert weights.sum() == len(train)
-  kept = list(pipeline.evaluation_batches(train, batch_size=batch_size, threads=threads, drop_last=True))
-  assert len(kept) == len(train) // batch_size
-  assert all(batch['weight'].all() for batch in kept)
+  whole = list(pipeline.evaluation_batches(train, batch_size=batch_size, threads=threads, drop_last=True))
+  assert len(whole) == len(train) // batch_size
+  assert all(batch['weight'].all() for batch in whole)
 
 
 def test_wrong_rows_and_seeds_are_refused(train):

@@ -146,8 +146,8 @@ def test_reads_that_fail_are_repeated(byte_task, byte_set, monkeypatch, capsys, 
     ):
       source.read(np.arange(3))
   else:
-    for found, wanted in zip(source.read(np.arange(3)), expected, strict=True):
-      np.testing.assert_array_equal(found['inputs'], wanted['inputs'])
+    for actual, wanted in zip(source.read(np.arange(3)), expected, strict=True):
+      np.testing.assert_array_equal(actual['inputs'], wanted['inputs'])
   assert pauses == list(examples_lib.PAUSES[:times])
   assert capsys.readouterr().err.count('Reading it again in ') == len(pauses)
 

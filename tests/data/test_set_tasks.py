@@ -18,16 +18,16 @@ VALUES = RNG.normal(3, 2, (COUNT, 8, 2)).astype(np.float32)
 CLASSES = np.arange(COUNT) % 4
 
 
-def prepare(tmp_path, test=False, **found):
+def prepare(tmp_path, test=False, **actual):
   (tmp_path / 'raw').mkdir()
   for file in ('train', 'test') if test else ('train',):
-    np.savez(tmp_path / 'raw' / f'{file}.npz', **found)
+    np.savez(tmp_path / 'raw' / f'{file}.npz', **actual)
   npz.prepare_npz(tmp_path, dataset='mine', raw_dir=tmp_path / 'raw')
   return tasks.get_task('mine', tmp_path)
 
 
 @pytest.mark.parametrize(
-  ('found', 'inputs', 'labels', 'splits'),
+  ('actual', 'inputs', 'labels', 'splits'),
   [
     (
       {'inputs': VALUES, 'labels': CLASSES},
@@ -73,25 +73,25 @@ def prepare(tmp_path, test=False, **found):
     ),
   ],
 )
-def test_a_set_says_what_its_task_is(tmp_path, found, inputs, labels, splits):
-  task = prepare(tmp_path, **found)
+def test_a_set_says_what_its_task_is(tmp_path, actual, inputs, labels, splits):
+  task = prepare(tmp_path, **actual)
   assert (task.name, task.inputs, task.labels, task.splits) == ('mine', inputs, labels, splits)
-  assert task.groups == (Groups('group', 'examples') if 'groups' in found else None)
+  assert task.groups == (Groups('group', 'examples') if 'groups' in actual else None)
   assert tasks.is_own(task)
   parts = open_splits('mine', tmp_path)
-  assert sum(len(part) for part in parts.values()) == COUNT * (1 + found.get('test', False))
+  assert sum(len(part) for part in parts.values()) == COUNT * (1 + actual.get('test', False))
   batch = parts['validation'].gather([0, 1])
   assert batch['inputs'].shape == (2, *task.row)
-  if splits == 'stratified' and found.get('test'):
+  if splits == 'stratified' and actual.get('test'):
     label = parts['validation'].gather(np.arange(len(parts['validation'])))['label']
     np.testing.assert_array_equal(np.bincount(label), [3] * 4)  # a fifth of 15 per class
 
 
 def test_a_registered_task_comes_first(tmp_path, monkeypatch):
   prepare(tmp_path, inputs=VALUES, labels=CLASSES)
-  own = tasks.Task('mine', 'mine', Values(8, (0.0, 0.0), (1.0, 1.0), 'float32'), Classes(4), splits='random')
-  monkeypatch.setattr(tasks, 'TASKS', tasks.TASKS | {'mine': own})
-  assert tasks.get_task('mine', tmp_path) == own
+  ours = tasks.Task('mine', 'mine', Values(8, (0.0, 0.0), (1.0, 1.0), 'float32'), Classes(4), splits='random')
+  monkeypatch.setattr(tasks, 'TASKS', tasks.TASKS | {'mine': ours})
+  assert tasks.get_task('mine', tmp_path) == ours
 
 
 def test_a_set_that_is_not_there_or_damaged_is_named(tmp_path):

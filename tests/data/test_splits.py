@@ -94,23 +94,23 @@ def test_published_sizes_of_bidmc(n, sizes):
 )
 def test_shuffled_split_is_that_of_scikit_learn(n, heads):
   """Heads of the splits that scikit-learn 1.9.1 makes."""
-  found = splits.shuffled_split(n)
-  assert tuple(found[name][:5].tolist() for name in ('train', 'validation', 'test')) == heads
+  actual = splits.shuffled_split(n)
+  assert tuple(actual[name][:5].tolist() for name in ('train', 'validation', 'test')) == heads
 
 
 def test_groups_stay_whole():
   groups = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7]
-  found = splits.grouped_split(groups)
+  actual = splits.grouped_split(groups)
   owner = np.repeat(np.arange(14), groups)
   order = splits.random_permutation(14, 42)
   for name, chosen in (('train', order[:10]), ('validation', order[10:12]), ('test', order[12:])):
     expected = np.concatenate([np.flatnonzero(owner == group) for group in chosen])
-    assert np.array_equal(found[name], expected)
+    assert np.array_equal(actual[name], expected)
   with pytest.raises(ValueError, match='from x.ts .*protocol=paper'):
     splits.split_positions('grouped', {'counts': {'train': 9}, 'source': 'x.ts', 'groups': {}})
-  own = {'counts': {'train': 9}, 'source': 'own files train.npz', 'request': {'from': 'npz'}}
+  ours = {'counts': {'train': 9}, 'source': 'own files train.npz', 'request': {'from': 'npz'}}
   with pytest.raises(ValueError, match='save the group number of each example as `groups` in train.npz, and'):
-    splits.split_positions('grouped', own)
+    splits.split_positions('grouped', ours)
 
 
 @pytest.mark.parametrize('groups', [splits.LEAST_GROUPS - 1, splits.LEAST_GROUPS])

@@ -197,13 +197,13 @@ def test_the_default_scale_depends_on_the_dtype(dtype, scale):
 
 
 def test_scales_of_shipped_tasks_have_not_changed(shipped_tasks):
-  found = {
+  actual = {
     task.name: task.inputs.scale for task in shipped_tasks if not isinstance(task.inputs, tasks.Tokens)
   }
   ones = {'bidmc_hr', 'bidmc_rr', 'bidmc_spo2', 'ppg_dalia', 'pulse_mini'}
   bytes_of = {'image', 'scifar', 'pathfinder', 'pathfinder64', 'pathx', 'pathx256'}
   bytes_of |= {'image_mini', 'pathfinder_mini', 'stripes'}
-  assert found == {
+  assert actual == {
     **dict.fromkeys(ones, 1.0), **dict.fromkeys(bytes_of, 255.0), 'speech_commands': 32_768.0
   }  # fmt: skip
 
@@ -216,7 +216,7 @@ def test_a_dtype_in_which_nothing_is_stored_is_named():
 
 
 @pytest.mark.parametrize(
-  'inputs, labels, said',
+  'inputs, labels, message',
   [
     (tasks.Values(4, (0.5, 0.0), (1.0, 0.0)), tasks.Classes(2), 'its inputs by std=0'),
     (tasks.Values(4, np.zeros((4, 1)), np.zeros((4, 1))), tasks.Classes(2), 'its inputs by std=0'),
@@ -225,8 +225,8 @@ def test_a_dtype_in_which_nothing_is_stored_is_named():
     (tasks.Bytes(4), tasks.Real(80.0, 0.0, (80.0, 80.0)), 'its labels by std=0'),
   ],
 )
-def test_a_standard_deviation_must_be_finite_and_above_zero(inputs, labels, said):
-  with pytest.raises(ValueError, match=rf"^Task 'flat' divides {said}; give a number above 0 \(1 for"):
+def test_a_standard_deviation_must_be_finite_and_above_zero(inputs, labels, message):
+  with pytest.raises(ValueError, match=rf"^Task 'flat' divides {message}; give a number above 0 \(1 for"):
     tasks.Task('flat', 'flat', inputs, labels)
 
 
@@ -243,15 +243,15 @@ def test_a_channel_that_never_varies_is_divided_by_one():
 
 
 @pytest.mark.parametrize(
-  ('part', 'said'),
+  ('part', 'message'),
   [
     (lambda: tasks.Values(4), 'no mean or no std; give both, or measured=True'),
     (lambda: tasks.Values(4, (0.0,), (1.0,), channels=2), 'channels=2, but a mean of 1'),
     (lambda: tasks.Real(mean=1.0), 'no std; give mean, std and range, or measured=True'),
   ],
 )
-def test_constants_are_given_or_measured(part, said):
-  with pytest.raises(ValueError, match=said):
+def test_constants_are_given_or_measured(part, message):
+  with pytest.raises(ValueError, match=message):
     part()
 
 
@@ -312,14 +312,14 @@ def test_groups_are_found_by_the_place_in_their_file():
   metadata = {'fingerprint': '', 'groups': {'train': [2, 3, 1]}}
   heart = tasks.get_task('bidmc_hr')
   examples = examples_lib.Examples(heart, 'test', 'train', None, np.arange(4), metadata, '')
-  found = examples.groups(np.array([0, 1, 2, 4, 5]))
-  assert (found.tolist(), found.dtype) == ([0, 0, 1, 1, 2], np.int32)
+  actual = examples.groups(np.array([0, 1, 2, 4, 5]))
+  assert (actual.tolist(), actual.dtype) == ([0, 0, 1, 1, 2], np.int32)
   examples.file = 'test'
   assert examples.groups(np.array([0])) is None
 
 
 @pytest.mark.parametrize(
-  'labels, classes, said',
+  'labels, classes, message',
   [
     (tasks.Classes(2), 0, "are real numbers, but task 'tiny_bytes' has 2 classes; for classes save them as "
      'whole numbers, from 0 to 1, remove .* and prepare the set again'),
@@ -328,10 +328,10 @@ def test_groups_are_found_by_the_place_in_their_file():
     (tasks.Classes(3), 2, "has classes=2, but task 'tiny_bytes' has 3; correct the task"),
   ],
 )  # fmt: skip
-def test_labels_of_another_kind_are_told_apart(byte_task, byte_set, monkeypatch, labels, classes, said):
+def test_labels_of_another_kind_are_told_apart(byte_task, byte_set, monkeypatch, labels, classes, message):
   read = prepared.read_metadata
   monkeypatch.setattr(prepared, 'read_metadata', lambda *given: read(*given) | {'classes': classes})
-  with pytest.raises(ValueError, match=said) as raised:
+  with pytest.raises(ValueError, match=message) as raised:
     examples_lib.open_split(dataclasses.replace(byte_task, labels=labels), 'train', byte_set[0])
   assert '\n' not in str(raised.value)
 

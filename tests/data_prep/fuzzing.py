@@ -88,17 +88,17 @@ def attempt(form: str, raw: pathlib.Path, data_dir: pathlib.Path, really: bool) 
   """Imports a raw set; returns the fingerprint of its examples, or None after a UserError of one sentence."""
   try:
     with contextlib.redirect_stdout(io.StringIO()):
-      found = FORMS[form][1](data_dir, raw_dir=raw)
+      actual = FORMS[form][1](data_dir, raw_dir=raw)
   except UserError as error:
     sentence = str(error)
     assert sentence.isprintable(), sentence
     assert sentence.endswith(('.', '?')), sentence
     assert len(sentence) < 1_000, sentence
     return None
-  found = found if isinstance(found, list) else [found]
+  actual = actual if isinstance(actual, list) else [actual]
   if really:
-    found = [prepared.read_metadata(folder, '')['fingerprint'] for folder in found]
-  return ' '.join(found)
+    actual = [prepared.read_metadata(folder, '')['fingerprint'] for folder in actual]
+  return ' '.join(actual)
 
 
 def tree(folder: pathlib.Path, but: pathlib.Path):
@@ -125,14 +125,14 @@ def one_try(form: str, seed: int, folder: pathlib.Path, whole: str, really: bool
   raw, data = folder / 'raw', folder / 'data'
   layer = make(raw, form, np.random.default_rng([seed, *form.encode()]))
   before, start = tree(folder, data), time.perf_counter()
-  found = attempt(form, raw, data, really)
+  actual = attempt(form, raw, data, really)
   seconds = time.perf_counter() - start
   assert seconds < 10, f'{seconds:.1f} s'
   assert tree(folder, data) == before
-  if found is None and really:
+  if actual is None and really:
     assert not data.exists() or not [*data.rglob('*')], [*data.rglob('*')]
-  assert found is None or layer not in GUARDED or found == whole or form in FEWER, layer
-  return 'refused' if found is None else 'the same set' if found == whole else 'another set'
+  assert actual is None or layer not in GUARDED or actual == whole or form in FEWER, layer
+  return 'refused' if actual is None else 'the same set' if actual == whole else 'another set'
 
 
 def main(form: str, tries: str, seed: str, folder: str):

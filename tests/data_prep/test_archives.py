@@ -175,8 +175,8 @@ def test_copies_elsewhere_must_be_equal(tmp_path):
   files = {'a/data/one': one, 'a/data/two': two, 'data/one': one, 'one': b'elsewhere', 'b/data/two': two}
   path.write_bytes(gzip.compress(tar_of(files), 1))
   assert archives.members(path, 'data', ['two', 'one'], 2**22) == {'two': two, 'one': one}
-  found = list(archives.rows(path, 'data', ['one'], 10, 2))
-  assert [(name, row) for name, _, row in found] == [('one', b'1\n'), ('one', b'2\n'), ('one', b'3')]
+  actual = list(archives.rows(path, 'data', ['one'], 10, 2))
+  assert [(name, row) for name, _, row in actual] == [('one', b'1\n'), ('one', b'2\n'), ('one', b'3')]
   path.write_bytes(tar_of(files | {'data/one': b'1\n2\n4'}))
   with pytest.raises(errors.DataError, match='holds both a/data/one and data/one, which differ'):
     archives.members(path, 'data', ['one', 'two'], 2**22)

@@ -132,10 +132,10 @@ def test_they_give_the_set_of_an_npz_file(tmp_path, monkeypatch, form):
       save(
         tmp_path / 'parts' / 'train' / f'{k}.arrow', dict(zip(part.schema.names, part.columns, strict=True))
       )
-  found = {path.name: described(path, tmp_path / f'{path.name}_set') for path in [*tmp_path.iterdir()]}
-  assert len(found) == (3 if form == 'groups' else 4)
-  for one in found.values():
-    assert one == found['npz']
+  actual = {path.name: described(path, tmp_path / f'{path.name}_set') for path in [*tmp_path.iterdir()]}
+  assert len(actual) == (3 if form == 'groups' else 4)
+  for one in actual.values():
+    assert one == actual['npz']
 
 
 def test_memory_does_not_grow_with_the_inputs(tmp_path, monkeypatch):
@@ -151,10 +151,10 @@ def test_memory_does_not_grow_with_the_inputs(tmp_path, monkeypatch):
   pa.set_memory_pool(pool)
   try:
     part = npz_files.read_any(tmp_path / 'train.parquet')
-    found = [inputs.sum(dtype=np.float64) for inputs, _ in part.examples(np.float32)]
+    actual = [inputs.sum(dtype=np.float64) for inputs, _ in part.examples(np.float32)]
   finally:
     pa.set_memory_pool(usual)
-  np.testing.assert_allclose(found, wanted)
+  np.testing.assert_allclose(actual, wanted)
   assert 2**18 < pool.max_memory() < 2**21
 
 

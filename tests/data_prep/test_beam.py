@@ -65,17 +65,17 @@ def test_beam_makes_what_is_missing_and_the_same(tmp_path, run_script):
   folder = chunks.open_folder(tmp_path / 'work', {})
   parts = chunks.divide(folder, 40, size=8)
   chunks.make_chunks(draw, parts[:2], workers=1)
-  kept = parts[0].path.stat().st_mtime_ns
+  times = parts[0].path.stat().st_mtime_ns
   parts[1].path.write_bytes(b'half')
   run = run_script(CHUNKS, folder, '')
   assert run.returncode == 0, run.stderr
-  assert parts[0].path.stat().st_mtime_ns == kept
+  assert parts[0].path.stat().st_mtime_ns == times
   assert sorted(folder.iterdir()) == [part.path for part in parts]
   for part in parts:
     expected = draw(part.start, part.stop)
-    found = chunks.read(part)
-    assert found.keys() == expected.keys()
-    assert all(np.array_equal(found[key], expected[key]) for key in expected)
+    actual = chunks.read(part)
+    assert actual.keys() == expected.keys()
+    assert all(np.array_equal(actual[key], expected[key]) for key in expected)
 
 
 def test_sets_are_those_of_local_processes(tmp_path, run_script):

@@ -159,12 +159,12 @@ def test_real_recordings_give_the_windows_of_tser_and_little_more(unpacked):
     for target in bidmc.READINGS
   }
   # TSER has 7,949, 7,870 and 7,949.
-  assert {target: sum(len(labels) for _, labels in found) for target, found in cuts.items()} == {
+  assert {target: sum(len(labels) for _, labels in actual) for target, actual in cuts.items()} == {
     'HR': 7950,
     'RR': 7871,
     'SpO2': 7950,
   }
-  labels = {target: np.concatenate([labels for _, labels in found]) for target, found in cuts.items()}
+  labels = {target: np.concatenate([labels for _, labels in actual]) for target, actual in cuts.items()}
   ranges = {'HR': (56.03125, 128.25), 'RR': (2 / 13, 27.375), 'SpO2': (83.875, 100)}
   for target, expected in ranges.items():
     assert (labels[target].min(), labels[target].max()) == pytest.approx(expected)
@@ -192,7 +192,7 @@ def test_real_recordings_split_by_patient_and_as_published(tmp_path, unpacked):
     assert len(sizes_of_groups) == 46
     patients = np.repeat(np.arange(46), sizes_of_groups)
     of = {split: set(patients[part.indices].tolist()) for split, part in parts.items()}
-    assert {split: len(found) for split, found in of.items()} == {'train': 34, 'validation': 6, 'test': 6}
+    assert {split: len(actual) for split, actual in of.items()} == {'train': 34, 'validation': 6, 'test': 6}
     assert set.union(*of.values()) == set(range(46))
     batch = parts['test'].gather([0, 100])
     assert (batch['inputs'].shape, batch['inputs'].dtype) == ((2, 4000, 2), np.float32)

@@ -112,10 +112,10 @@ def test_damaged_chunks_are_made_again(folder, maker, damage):
   parts[1].path.write_bytes(damage(parts[1].path.read_bytes()))
   with pytest.raises(ValueError, match=f'{parts[1].path} is missing or damaged; run the same command'):
     chunks.read(parts[1])
-  kept = [part.path.stat().st_mtime_ns for part in (parts[0], parts[2])]
+  times = [part.path.stat().st_mtime_ns for part in (parts[0], parts[2])]
   chunks.make_chunks(maker.squares, parts, workers=1)
   assert squares_of(parts) == [n * n for n in range(10)]
-  assert [part.path.stat().st_mtime_ns for part in (parts[0], parts[2])] == kept
+  assert [part.path.stat().st_mtime_ns for part in (parts[0], parts[2])] == times
 
 
 def test_a_missing_chunk_is_named(folder):
@@ -191,11 +191,11 @@ def test_a_stopped_run_leaves_no_process_and_is_resumed(folder, maker, tmp_path,
     # Now one process works and one waits. Ctrl-C reaches all of them.
     (os.kill if how == signal.SIGKILL else os.killpg)(run.pid, how)
     # All processes hold the other end of the pipe, so this returns when the last one has ended.
-    said, _ = run.communicate(timeout=30)
+    message, _ = run.communicate(timeout=30)
   finally:
     with contextlib.suppress(ProcessLookupError):
       os.killpg(run.pid, signal.SIGKILL)
-  assert 'SpawnProcess' not in said
+  assert 'SpawnProcess' not in message
   made = [part.path.stat().st_mtime_ns for part in others]
   assert not parts[2].path.exists()
   chunks.make_chunks(maker.squares, parts, workers=1)

@@ -170,15 +170,15 @@ def test_a_download_resumes_after_the_connection_broke(tmp_path, offer, server, 
     downloads.fetch('numbers', tmp_path)
   assert 'run the same command again to resume, or get it by other' in str(raised.value)
   assert left(tmp_path) == ['numbers.tar.gz.part', 'numbers.tar.gz.part.json']
-  kept = (tmp_path / 'numbers.tar.gz.part').read_bytes()
-  assert kept == CONTENT[: len(kept)]
-  assert len(kept) >= 20
+  part = (tmp_path / 'numbers.tar.gz.part').read_bytes()
+  assert part == CONTENT[: len(part)]
+  assert len(part) >= 20
   note = tmp_path / 'numbers.tar.gz.part.json'
   note.write_text(note.read_text().replace(path, '/good'))
   offer('/good')
   server.asked.clear()
   downloads.fetch('numbers', tmp_path)
-  assert server.asked == [('/good', f'bytes={len(kept)}-')]
+  assert server.asked == [('/good', f'bytes={len(part)}-')]
   assert (tmp_path / 'numbers.tar.gz').read_bytes() == CONTENT
   assert left(tmp_path) == ['numbers.tar.gz']
 

@@ -54,9 +54,9 @@ def test_paths_that_are_no_files_give_a_sentence(tmp_path, whole, form):
       folder = tmp_path / kind / str(number)
       raw_sets.write(folder / 'raw', files)
       raw_sets.replace(folder / 'raw' / name, kind)
-      found = fuzzing.attempt(form, folder / 'raw', folder / 'data', really=False)
-      assert found != expected, (kind, name)
-      assert found is None or kind in ('missing', 'dangling', 'empty'), (kind, name)
+      actual = fuzzing.attempt(form, folder / 'raw', folder / 'data', really=False)
+      assert actual != expected, (kind, name)
+      assert actual is None or kind in ('missing', 'dangling', 'empty'), (kind, name)
 
 
 @pytest.mark.slow
@@ -70,8 +70,8 @@ def test_many_damaged_sets(tmp_path, repository, form):
     text=True,
   )
   assert result.returncode == 0, result.stderr
-  found = json.loads(result.stdout.splitlines()[-1])
-  assert found['failures'] == []
-  assert sum(found['counts'].values()) == LONG
-  assert found['memory'] < 500e6
-  print(f'{form}: {found["counts"]}, {found["memory"] / 1e6:.0f} MB')
+  actual = json.loads(result.stdout.splitlines()[-1])
+  assert actual['failures'] == []
+  assert sum(actual['counts'].values()) == LONG
+  assert actual['memory'] < 500e6
+  print(f'{form}: {actual["counts"]}, {actual["memory"] / 1e6:.0f} MB')

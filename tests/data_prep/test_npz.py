@@ -36,9 +36,9 @@ def test_values_are_stored_as_they_are(tmp_path, dtype, shape):
   assert (metadata['dtype'], metadata['verified']) == (dtype, False)
   x = x.reshape(4, 6) if shape[2:] == (1,) else x
   assert metadata['shape'] == list(x.shape[1:])
-  for (found, label), expected, of in zip(stored(folder), x, [0, 1, 1, 0], strict=True):
-    assert found.dtype == dtype
-    np.testing.assert_array_equal(found, expected)
+  for (actual, label), expected, of in zip(stored(folder), x, [0, 1, 1, 0], strict=True):
+    assert actual.dtype == dtype
+    np.testing.assert_array_equal(actual, expected)
     assert label == of
   of_channel = x.reshape(24, -1).astype(np.float64)
   np.testing.assert_allclose(metadata['statistics']['train']['mean'], of_channel.mean(0), rtol=1e-12)
@@ -95,8 +95,8 @@ def test_values_may_differ_in_length(tmp_path, dtype, channels):
   metadata = prepared.read_metadata(folder, '')
   assert (metadata['shape'], metadata['longest']) == ([0, channels or 1], 6)
   assert metadata['train_labels'] == [0, 1, 0, 1]
-  for (found, _), row, length in zip(stored(folder), x, lengths, strict=True):
-    np.testing.assert_array_equal(found, row[:length])
+  for (actual, _), row, length in zip(stored(folder), x, lengths, strict=True):
+    np.testing.assert_array_equal(actual, row[:length])
   valid = np.concatenate([row[:length] for row, length in zip(x, lengths, strict=True)]).astype(float)
   np.testing.assert_allclose(metadata['statistics']['train']['mean'], valid.mean(0), rtol=1e-6)
   values = tasks.Values(8, channels=channels or 1, dtype=dtype, measured=True, padded=True)
@@ -115,8 +115,8 @@ def test_real_labels_are_measured(tmp_path):
   labels = np.array([3.0, 5.0, 10.0, 2.0])
   raw = save(tmp_path / 'raw', inputs=np.zeros((4, 6), np.uint8), labels=labels)
   save(raw, 'test', inputs=np.zeros((4, 6), np.uint8), labels=labels + 90)
-  found = prepared.read_metadata(npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw), '')['statistics']
-  assert found['labels'] == {'mean': [5.0], 'std': [labels.std()], 'least': [2.0], 'largest': [10.0]}
+  actual = prepared.read_metadata(npz.prepare_npz(tmp_path, dataset='mine', raw_dir=raw), '')['statistics']
+  assert actual['labels'] == {'mean': [5.0], 'std': [labels.std()], 'least': [2.0], 'largest': [10.0]}
 
 
 def test_groups_that_are_together_already_stay_in_order(tmp_path):
@@ -138,11 +138,11 @@ def test_rows_of_tokens_and_tokens_in_a_row_give_the_same_set(tmp_path):
   by_length = save(tmp_path / 'a', inputs=rows, lengths=np.array([3, 2, 5]), labels=labels)
   by_offset = save(tmp_path / 'b', inputs=FLAT, offsets=ENDS, labels=labels)
   folders = [npz.prepare_npz(raw, dataset='mine', raw_dir=raw) for raw in (by_length, by_offset)]
-  found = [prepared.read_metadata(folder, '') for folder in folders]
-  assert found[0]['fingerprint'] == found[1]['fingerprint']
-  assert (found[0]['classes'], found[0]['dtype'], found[0]['longest']) == (0, 'uint8', 5)
-  assert found[0]['vocabulary'] == [*tokenizers.SPECIAL_TOKENS, '4', '5', '6', '7']
-  assert found[0]['statistics'].keys() == {'labels'}
+  actual = [prepared.read_metadata(folder, '') for folder in folders]
+  assert actual[0]['fingerprint'] == actual[1]['fingerprint']
+  assert (actual[0]['classes'], actual[0]['dtype'], actual[0]['longest']) == (0, 'uint8', 5)
+  assert actual[0]['vocabulary'] == [*tokenizers.SPECIAL_TOKENS, '4', '5', '6', '7']
+  assert actual[0]['statistics'].keys() == {'labels'}
   for (ids, label), expected, of in zip(stored(folders[1]), IDS, labels, strict=True):
     assert ids.tolist() == expected
     assert label == of

@@ -13,7 +13,7 @@ from tests.data_prep.npz_files import save
 
 
 @pytest.mark.parametrize(
-  ('files', 'said'),
+  ('files', 'message'),
   [
     ({'train': [1, 1, 2, 2]}, "train.npz has 2 groups, and splits='grouped' needs 7"),
     ({'train': [1] * 4}, "train.npz has 1 group, and splits='grouped' needs 7"),
@@ -21,7 +21,7 @@ from tests.data_prep.npz_files import save
     ({'train': [1, 1, 2, 2], 'validation': [3] * 4, 'test': [4, 4, 5, 5]}, ''),
   ],
 )
-def test_a_caution_names_few_groups(tmp_path, capsys, files, said):
+def test_a_caution_names_few_groups(tmp_path, capsys, files, message):
   for file, groups in files.items():
     save(
       tmp_path / 'raw',
@@ -32,8 +32,8 @@ def test_a_caution_names_few_groups(tmp_path, capsys, files, said):
     )
   npz.prepare_npz(tmp_path, dataset='mine', raw_dir=tmp_path / 'raw')
   printed = capsys.readouterr().out
-  assert said in printed
-  assert (' group' in printed) == bool(said)
+  assert message in printed
+  assert (' group' in printed) == bool(message)
 
 
 @pytest.mark.parametrize(

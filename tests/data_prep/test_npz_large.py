@@ -40,22 +40,22 @@ FORMS = {
 }
 
 
-def save_folder(raw, found):
+def save_folder(raw, columns):
   (raw / 'train').mkdir(parents=True)
-  for name, array in found.items():
+  for name, array in columns.items():
     np.save(raw / 'train' / f'{name}.npy', array)
 
 
-def save_parts(raw, found, edges=(0, 6, 9, COUNT)):
+def save_parts(raw, columns, edges=(0, 6, 9, COUNT)):
   """One .npz file for each part; groups of three lie within a part."""
   (raw / 'train').mkdir(parents=True)
   for k, (start, end) in enumerate(zip(edges, edges[1:], strict=False)):
-    part = {name: array[start:end] for name, array in found.items()}
-    if 'offsets' in found:
-      first, *_, last = part['offsets'] = found['offsets'][start : end + 1]
-      part['inputs'], part['offsets'] = found['inputs'][first:last], part['offsets'] - first
-      if len(found['labels']) == OFFSETS[-1]:
-        part['labels'] = found['labels'][first:last]
+    part = {name: array[start:end] for name, array in columns.items()}
+    if 'offsets' in columns:
+      first, *_, last = part['offsets'] = columns['offsets'][start : end + 1]
+      part['inputs'], part['offsets'] = columns['inputs'][first:last], part['offsets'] - first
+      if len(columns['labels']) == OFFSETS[-1]:
+        part['labels'] = columns['labels'][first:last]
     np.savez_compressed(raw / 'train' / f'part_{k:03}.npz', **part)
 
 
@@ -71,10 +71,10 @@ def test_every_layout_gives_the_same_set(tmp_path, monkeypatch, form):
   np.savez(tmp_path / 'whole' / 'train.npz', **FORMS[form])
   save_folder(tmp_path / 'folder', FORMS[form])
   save_parts(tmp_path / 'parts', FORMS[form])
-  found = {
+  actual = {
     name: fingerprint(tmp_path / name, tmp_path / f'{name}_set') for name in ('whole', 'folder', 'parts')
   }
-  assert found['whole'] == found['folder'] == found['parts']
+  assert actual['whole'] == actual['folder'] == actual['parts']
 
 
 def test_parts_of_tokens_may_have_lengths_or_offsets(tmp_path):
@@ -91,9 +91,9 @@ def test_examples_of_a_group_are_put_together_from_a_folder(tmp_path):
   (tmp_path / 'whole').mkdir()
   np.savez(tmp_path / 'whole' / 'train.npz', **mixed)
   save_folder(tmp_path / 'folder', mixed)
-  found = [fingerprint(tmp_path / name, tmp_path / f'{name}_set') for name in ('whole', 'folder')]
-  assert found[0] == found[1]
-  assert found[0][2] == {'train': [3, 3, 2, 2, 2]}
+  actual = [fingerprint(tmp_path / name, tmp_path / f'{name}_set') for name in ('whole', 'folder')]
+  assert actual[0] == actual[1]
+  assert actual[0][2] == {'train': [3, 3, 2, 2, 2]}
 
 
 def test_memory_does_not_grow_with_the_inputs(tmp_path, monkeypatch):
@@ -140,8 +140,8 @@ def flip(path):
 
 def resave(**changes):
   def change(path):
-    with np.load(path) as found:
-      np.savez(path, **{**found, **changes})
+    with np.load(path) as actual:
+      np.savez(path, **{**actual, **changes})
 
   return change
 

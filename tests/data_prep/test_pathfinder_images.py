@@ -165,9 +165,9 @@ def test_markers_of_released_images_are_reproduced(resolution, shared_folder):
 
   for image in reference_images(shared_folder, resolution):
     image = image.astype(np.int32)
-    found = [(y, x) for y, x in np.argwhere(image > core_level) if is_marker(image, y, x)]
-    assert len(found) == 2
-    discs = [disc(resolution, y, x) for y, x in found]
+    actual = [(y, x) for y, x in np.argwhere(image > core_level) if is_marker(image, y, x)]
+    assert len(actual) == 2
+    discs = [disc(resolution, y, x) for y, x in actual]
     for ours in ((values * 255 / np.max(discs)).astype(np.int32) for values in discs):
       assert (image == ours)[ours > core_level].all()
       window = ours > window_level

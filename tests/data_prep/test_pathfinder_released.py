@@ -198,9 +198,9 @@ def test_damaged_images_are_named_or_left_out(tmp_path, monkeypatch, capsys, how
   prepared = prepare(tmp_path, tmp_path)
   assert f'1 of 12 images are missing, empty or unreadable (first: {path})' in capsys.readouterr().out
   images, labels = stored(tmp_path, prepared, len(ROWS) - 1)
-  kept = [row for row in ROWS if row[:2] != (2, 0)]
-  assert labels == [label for *_, label in kept]
-  assert np.array_equal(images, [pixels(batch, number) for batch, number, _ in kept])
+  readable = [row for row in ROWS if row[:2] != (2, 0)]
+  assert labels == [label for *_, label in readable]
+  assert np.array_equal(images, [pixels(batch, number) for batch, number, _ in readable])
   assert storage.read_metadata(prepared, '')['left_out'] == 1
 
 
@@ -284,20 +284,20 @@ def test_the_generated_set_is_not_taken_for_the_imported_one(tmp_path):
 @pytest.mark.parametrize('resolution', [64, 128])
 def test_official_images(tmp_path, shared_folder, resolution):
   references = shared_folder / 'reference' / 'pathfinder'
-  found = sorted(references.glob(f'lra_official_pathfinder{resolution}_*.png'))
-  if not found:
+  actual = sorted(references.glob(f'lra_official_pathfinder{resolution}_*.png'))
+  if not actual:
     pytest.skip(f'no official Pathfinder images of {resolution} pixels in {references}')
   folder = tmp_path / f'pathfinder{resolution}' / 'curv_contour_length_14'
   (folder / 'imgs' / '0').mkdir(parents=True)
   (folder / 'metadata').mkdir()
   # Four images thrice, because fewer than ten cannot be split.
-  names = [f'sample_{i}.png' for i in range(3 * len(found))]
+  names = [f'sample_{i}.png' for i in range(3 * len(actual))]
   for i, name in enumerate(names):
-    shutil.copyfile(found[i % len(found)], folder / 'imgs' / '0' / name)
+    shutil.copyfile(actual[i % len(actual)], folder / 'imgs' / '0' / name)
   (folder / 'metadata' / '0.npy').write_text('\n'.join(f'imgs/0 {name} 0 1' for name in names))
   images, labels = stored(tmp_path, prepare(tmp_path, tmp_path, resolution), len(names), resolution)
   assert labels == [1] * len(names)
-  for image, path in zip(images, found, strict=False):
+  for image, path in zip(images, actual, strict=False):
     with Image.open(path) as reference:
       assert np.array_equal(image, np.asarray(reference))
     assert image.max() == 255

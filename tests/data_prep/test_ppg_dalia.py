@@ -80,14 +80,14 @@ def test_windows_and_their_mean_heart_rate(tmp_path, dump):
   for place in (0, 1, count - 1, count, 3 * count - 1):
     content, start = contents[place // count], place % count * 4
     wrist = content['signal']['wrist']
-    found = source[place]
+    actual = source[place]
     time = start + np.arange(640) / 64  # in seconds; a signal gives its latest value
-    np.testing.assert_array_equal(found['inputs'][:, :3], wrist['ACC'][(time * 32).astype(int)].astype('f4'))
+    np.testing.assert_array_equal(actual['inputs'][:, :3], wrist['ACC'][(time * 32).astype(int)].astype('f4'))
     for channel, (name, rate) in enumerate({'BVP': 64, 'EDA': 4, 'TEMP': 4}.items(), start=3):
       wanted = wrist[name][(time * rate).astype(int), 0].astype('f4')
-      np.testing.assert_array_equal(found['inputs'][:, channel], wanted)
+      np.testing.assert_array_equal(actual['inputs'][:, channel], wanted)
     within = [rate for n, rate in enumerate(content['label']) if start <= 2 * n <= start + 2]
-    assert found['label'] == pytest.approx(np.mean(within), rel=1e-6)
+    assert actual['label'] == pytest.approx(np.mean(within), rel=1e-6)
   fitting.check_fits(tasks.get_task('ppg_dalia').with_inputs(length=640), metadata, folder)
 
 

@@ -80,8 +80,8 @@ def prepare(tmp_path, raw, **options):
 
 def reference():
   """The vocabulary, and {file: [(ids of text1, ids of text2, label)]}, from lists of characters."""
-  kept = [text[: LENGTH - 1] for _, *texts in PAIRS['train'] for text in texts]
-  counts = collections.Counter(character for text in kept for character in text)
+  documents = [text[: LENGTH - 1] for _, *texts in PAIRS['train'] for text in texts]
+  counts = collections.Counter(character for text in documents for character in text)
   vocabulary = ['<mask>', '<pad>', '<unk>', '<eos>', *sorted(counts, key=lambda c: (-counts[c], c))]
 
   def encode(text):

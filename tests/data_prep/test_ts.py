@@ -50,8 +50,8 @@ def test_a_set_is_made_and_is_a_task(tmp_path, capsys):
   assert prepare(tmp_path, **paths) == 0
   assert '20 train, 20 test; 2 classes; own files train.ts, test.ts' in capsys.readouterr().out
   for file, (values, labels, _) in made.items():
-    for (found, label), x, y in zip(stored(tmp_path / 'data', file), values, labels, strict=True):
-      np.testing.assert_array_equal(found, x)
+    for (actual, label), x, y in zip(stored(tmp_path / 'data', file), values, labels, strict=True):
+      np.testing.assert_array_equal(actual, x)
       assert label == y
   task = tasks.get_task('waves', tmp_path / 'data')
   assert (task.inputs, task.labels) == (Values(5, channels=2, dtype='float32', measured=True), Classes(2))
@@ -86,9 +86,9 @@ def test_a_regression_of_differing_lengths(tmp_path):
   lines = ['1,2,3:4,5,6:0.5', '1,2:4,5:-1.5', '7,?:8,NaN:2']
   header = HEADER + '@univariate false\n@dimensions 2\n@equalLength false\n@targetLabel true\n'
   assert prepare(tmp_path, train=write(tmp_path / 'a.ts', lines * 5, header)) == 0
-  found = stored(tmp_path / 'data', 'train')
-  assert [x.tolist() for x, _ in found[:3]] == [[[1, 4], [2, 5], [3, 6]], [[1, 4], [2, 5]], [[7, 8]]]
-  assert [y for _, y in found[:3]] == [0.5, -1.5, 2]
+  actual = stored(tmp_path / 'data', 'train')
+  assert [x.tolist() for x, _ in actual[:3]] == [[[1, 4], [2, 5], [3, 6]], [[1, 4], [2, 5]], [[7, 8]]]
+  assert [y for _, y in actual[:3]] == [0.5, -1.5, 2]
   task = tasks.get_task('waves', tmp_path / 'data')
   assert task.inputs == Values(3, channels=2, dtype='float32', measured=True, padded=True)
   assert (task.labels, task.splits) == (Real(measured=True), 'random')
@@ -218,12 +218,12 @@ def test_the_split_of_linoss_joins_sorts_and_drops_copies(tmp_path, capsys):
   }
   assert prepare(tmp_path, '--linoss_seed=2345', **paths) == 0
   assert '1 repeated example left out, as by LinOSS.' in capsys.readouterr().out
-  found = {
+  actual = {
     file: [x[0] for x, _ in stored(tmp_path / 'data', file)] for file in ('train', 'validation', 'test')
   }
   ascending = [1, 2, 3, 5, 7, 8, 9]  # the permutation of seven above
-  assert sum(found.values(), []) == [ascending[k] for k in PERMUTATIONS[2345, 7]]
-  assert [len(values) for values in found.values()] == [4, 1, 2]
+  assert sum(actual.values(), []) == [ascending[k] for k in PERMUTATIONS[2345, 7]]
+  assert [len(values) for values in actual.values()] == [4, 1, 2]
   assert tasks.get_task('waves', tmp_path / 'data').splits == 'files'
 
 
@@ -233,8 +233,8 @@ def test_long_series_become_means_of_neighbours(tmp_path, capsys):
   test = write(tmp_path / 'b.ts', ['1,3,5,7,9:b'], header)
   assert prepare(tmp_path, '--longest=3', train=train, test=test) == 0
   assert 'the mean of 2 neighbours: 5 positions become 3.' in capsys.readouterr().out
-  found = [x.tolist() for file in ('train', 'test') for x, _ in stored(tmp_path / 'data', file)]
-  assert found == [[2, 6, 9], [3, 7, 0], [2, 6, 9]]
+  actual = [x.tolist() for file in ('train', 'test') for x, _ in stored(tmp_path / 'data', file)]
+  assert actual == [[2, 6, 9], [3, 7, 0], [2, 6, 9]]
   assert prepare(tmp_path, '--longest=5', train=train, test=test) == 2  # the set is there with other settings
 
 

@@ -27,8 +27,8 @@ def stop(processes):
     process.wait(timeout=30)
 
 
-def run_several(start_training, workdir, moments, *flags, devices=2, timeout=240, own=None):
-  """Starts one process for each of `moments` and waits until all end; returns (statuses, outputs). own:
+def run_several(start_training, workdir, moments, *flags, devices=2, timeout=240, flags_of=None):
+  """Starts one process for each of `moments` and waits until all end; returns (statuses, outputs). flags_of:
   further flags of each process."""
   address, count = f'127.0.0.1:{free_port()}', len(moments)
   logs = [workdir.parent / f'process{i}.log' for i in range(count)]
@@ -36,7 +36,7 @@ def run_several(start_training, workdir, moments, *flags, devices=2, timeout=240
   with contextlib.ExitStack() as files:
     try:
       for i, (log, moment) in enumerate(zip(logs, moments, strict=True)):
-        place = (*(own[i] if own else ()), f'--coordinator={address}', f'--processes={count}')
+        place = (*(flags_of[i] if flags_of else ()), f'--coordinator={address}', f'--processes={count}')
         processes.append(
           start_training(
             workdir,
@@ -170,8 +170,10 @@ def test_two_processes_hold_the_training_set(undisturbed, start_training, train,
 @pytest.mark.slow
 def test_processes_with_different_placements_are_refused(start_training, tmp_path):
   """With different placements, each process would wait forever for a step of the other."""
-  own = [(f'--config.runtime.placement={placement}',) for placement in ('host', 'device')]
-  statuses, printed = run_several(start_training, tmp_path / 'run', (None, None), devices=1, own=own)
+  placements = [(f'--config.runtime.placement={placement}',) for placement in ('host', 'device')]
+  statuses, printed = run_several(
+    start_training, tmp_path / 'run', (None, None), devices=1, flags_of=placements
+  )
   assert statuses == [2, 2], printed
   for text in printed:
     assert 'see runtime.placement differently' in text

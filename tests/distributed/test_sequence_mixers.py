@@ -166,9 +166,9 @@ def test_mixers_agree_with_one_device(name, options, causal, shape, expected):
     return y, pull(cotangent)
 
   arrays = [normal(ROWS, LENGTH, 16, seed=seed) for seed in range(2)]
-  found, moved = on_mesh(shape, mix, arrays, parameters, LENGTHS)
+  actual, moved = on_mesh(shape, mix, arrays, parameters, LENGTHS)
   expected_arrays = on_one_device(mix, *arrays, parameters, LENGTHS)
-  for (path, a), b in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected_arrays), strict=True):
+  for (path, a), b in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(expected_arrays), strict=True):
     # Sums have another order. Gradients of parameters reach thousands, other arrays stay below 1. On some
     # processors the gradient of S5's poles differs by 1.01e-5 of its largest value.
     where = jax.tree_util.keystr(path)
@@ -183,6 +183,6 @@ def test_pools_move_no_positions(kind):
     return out, pull(jnp.ones_like(out))
 
   h = normal(ROWS, LENGTH, 8)
-  found, moved = on_mesh((2, 1, 4), both, (h,), LENGTHS)
-  assert_close(found, on_one_device(both, h, LENGTHS), atol=1e-6)
+  actual, moved = on_mesh((2, 1, 4), both, (h,), LENGTHS)
+  assert_close(actual, on_one_device(both, h, LENGTHS), atol=1e-6)
   assert moved == {}

@@ -76,8 +76,8 @@ def test_a_bias_by_distance_agrees_with_one_device(case):
     out, pull = jax.vjp(function, q, k, v, bias)
     return out, pull(cotangent)
 
-  found, _ = on_mesh(shape, attend, arrays, bias)
-  assert_close(found, on_one_device(attend, *arrays, bias), atol=5e-6)
+  actual, _ = on_mesh(shape, attend, arrays, bias)
+  assert_close(actual, on_one_device(attend, *arrays, bias), atol=5e-6)
 
 
 FULL_LENGTH = [ATTENTION[i] for i in (1, 5, 8, 11)]  # also tested without padding
@@ -91,8 +91,8 @@ def test_attention_agrees_with_one_device(pattern, heads, shape, expected, padde
   arrays = [normal(ROWS, LENGTH, heads, 4, seed=seed) for seed in range(4)]
   lengths = (LENGTHS,) if padded else ()
   function = functools.partial(attend, pattern=pattern, implementation='reference')
-  found, moved = on_mesh(shape, function, arrays, *lengths)
-  assert_close(found, on_one_device(function, *arrays, *lengths), atol=3e-6)
+  actual, moved = on_mesh(shape, function, arrays, *lengths)
+  assert_close(actual, on_one_device(function, *arrays, *lengths), atol=3e-6)
   assert moved == expected
 
 
@@ -104,10 +104,10 @@ def test_attention_by_other_implementations(implementation, pattern):
   """They are those of this platform, and those of accelerators in interpret mode."""
   arrays = [normal(ROWS, LENGTH, 3, 8, seed=seed) for seed in range(4)]
   function = functools.partial(attend, pattern=pattern, implementation=implementation)
-  found, _ = on_mesh((2, 1, 4), function, arrays, LENGTHS)
+  actual, _ = on_mesh((2, 1, 4), function, arrays, LENGTHS)
   reference = functools.partial(attend, pattern=pattern, implementation='reference')
   expected = on_one_device(reference, *arrays, LENGTHS)
-  assert_close(found, expected, atol=3e-6)
+  assert_close(actual, expected, atol=3e-6)
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_offsets_are_constants_where_shards_hold_whole_blocks(monkeypatch, patte
   x = jax.ShapeDtypeStruct((ROWS, LENGTH, 3, 4), jnp.float32)
   with jax.set_mesh(sharding.make_mesh(1, 1, 8)):
     jax.eval_shape(functools.partial(sharded_attention, pattern=pattern), x, x, x)
-  ((found, count, options),) = calls
-  assert (found if isinstance(found, int) else None) == offset
+  ((actual, count, options),) = calls
+  assert (actual if isinstance(actual, int) else None) == offset
   assert count == keys
   hides = [name for name in ('kv_starts_B', 'kv_lengths_B') if options.get(name) is not None]
   right = isinstance(pattern, Window | Neighbours) and not getattr(pattern, 'causal', False)
@@ -151,13 +151,13 @@ def test_scan_agrees_with_one_device(reverse, components, shape, length):
   x, cotangent = (normal(ROWS, length, components, 5, seed=seed) for seed in range(2))
 
   def scan(x, cotangent, a_CN, axis=None):
-    own = functools.partial(scan_components, reverse=reverse, axis=axis)
-    island = sharding.rows_island(lambda x, a: own(a, x), whole=(1,), split=(0,))
+    ours = functools.partial(scan_components, reverse=reverse, axis=axis)
+    island = sharding.rows_island(lambda x, a: ours(a, x), whole=(1,), split=(0,))
     h, pull = jax.vjp(island, x, a_CN)
     return h, pull(cotangent)
 
-  found, moved = on_mesh(shape, functools.partial(scan, axis='seq'), (x, cotangent), a_CN)
-  assert_close(found, on_one_device(scan, x, cotangent, a_CN), rtol=2e-5, atol=2e-5)
+  actual, moved = on_mesh(shape, functools.partial(scan, axis='seq'), (x, cotangent), a_CN)
+  assert_close(actual, on_one_device(scan, x, cotangent, a_CN), rtol=2e-5, atol=2e-5)
   assert moved == {'all-gather': 2}  # of end states, and of their gradients
 
 
@@ -169,9 +169,9 @@ def test_scan_over_shards_loses_no_digits():
   x = np.zeros((8, length, 2, 1), np.float32)
   x[:, 0, 0] = 1
   island = sharding.rows_island(lambda x, a: scan_components(a, x, axis='seq'), whole=(1,), split=(0,))
-  found, _ = on_mesh((1, 1, 8), island, (x,), a)
+  actual, _ = on_mesh((1, 1, 8), island, (x,), a)
   exact = (a[0, 0].astype(np.float64) + 1j * a[1, 0].astype(np.float64)) ** np.arange(length)
-  error = np.abs(found[0, :, 0, 0] + 1j * found[0, :, 1, 0] - exact).max()
+  error = np.abs(actual[0, :, 0, 0] + 1j * actual[0, :, 1, 0] - exact).max()
   loop = np.asarray(on_one_device(scan_components, a, x))
   assert error < np.abs(loop[0, :, 0, 0] + 1j * loop[0, :, 1, 0] - exact).max()
 

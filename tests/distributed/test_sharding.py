@@ -228,9 +228,9 @@ def test_rows_island_passes_parameters_whole_and_sums_their_gradients(shape, spl
 
   expected = jax.value_and_grad(loss, argnums=(0, 1))(x, parameters)
   with jax.set_mesh(sharding.make_mesh(*shape)):
-    found = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(x, parameters)
+    actual = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(x, parameters)
   assert set(seen) == {x.shape, (16 // (shape[0] * shape[1]), positions, 3)}
-  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, expected)
+  jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), actual, expected)
 
 
 def test_sequence_shards():

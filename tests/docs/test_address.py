@@ -25,11 +25,11 @@ def packaged(repository, tmp_path, monkeypatch):
       path = tmp_path / name
       path.parent.mkdir(exist_ok=True)
       path.write_text(text.replace("OWNER = ''", f'OWNER = {owner!r}'), encoding='utf-8')
-    told = {}
-    setuptools = types.SimpleNamespace(setup=told.update, find_namespace_packages=lambda include: include)
+    metadata = {}
+    setuptools = types.SimpleNamespace(setup=metadata.update, find_namespace_packages=lambda include: include)
     monkeypatch.setitem(sys.modules, 'setuptools', setuptools)
     runpy.run_path(str(tmp_path / 'setup.py'))
-    return told
+    return metadata
 
   return run
 
@@ -44,13 +44,13 @@ def test_nothing_names_a_placeholder(repository):
 @pytest.mark.parametrize('owner', ['', 'jane-doe'])
 def test_one_line_writes_every_address(repository, owner):
   """The owner can be set, changed and removed again."""
-  found = {}
+  actual = {}
   for path in address.files():
     text = address.filled(path.read_text(encoding='utf-8'), 'somebody')
-    found[path.name] = address.filled(text, owner)
-    assert (address.filled(found[path.name], '') == path.read_text(encoding='utf-8')) or address.owner()
+    actual[path.name] = address.filled(text, owner)
+    assert (address.filled(actual[path.name], '') == path.read_text(encoding='utf-8')) or address.owner()
   source = 'https://github.com/jane-doe/lra_spt'
-  for name, text in found.items():
+  for name, text in actual.items():
     stem = '01_quickstart' if name == 'README.md' else name.removesuffix('.ipynb')
     badge = (
       f"<a href='https://colab.research.google.com/github/jane-doe/lra_spt/blob/main/notebooks/{stem}.ipynb'>"
@@ -61,34 +61,34 @@ def test_one_line_writes_every_address(repository, owner):
       assert f"REPOSITORY = '{owner and f'{source}.git'}'  #" in text
   lines = {'CITATION.cff': 'repository-code: ', 'mkdocs.yml': '      - Source: '}
   for name, line in lines.items():
-    assert (f'\n{line}{source}\n' in found[name]) == bool(owner)
-    assert ('github.com/' in found[name]) == bool(owner)
+    assert (f'\n{line}{source}\n' in actual[name]) == bool(owner)
+    assert ('github.com/' in actual[name]) == bool(owner)
 
 
 def test_setup_gives_no_address_before_there_is_one(packaged):
-  told = packaged('')
-  assert set(told['project_urls']) == {'Paper'}
-  assert 'src="docs/images/front.png"' in told['long_description']
+  metadata = packaged('')
+  assert set(metadata['project_urls']) == {'Paper'}
+  assert 'src="docs/images/front.png"' in metadata['long_description']
 
 
 def test_setup_gives_addresses_that_lead_to_files(packaged, repository):
-  told = packaged('jane-doe')
+  metadata = packaged('jane-doe')
   source = 'https://github.com/jane-doe/lra_spt'
-  assert told['project_urls'].pop('Paper').startswith('https://arxiv.org/')
-  assert set(told['project_urls']) == {'Source', 'Documentation', 'Changelog', 'Issues'}
-  assert told['project_urls']['Source'] == source
-  links = re.findall(r'\]\(([^)\s]+)\)', told['long_description'])
+  assert metadata['project_urls'].pop('Paper').startswith('https://arxiv.org/')
+  assert set(metadata['project_urls']) == {'Source', 'Documentation', 'Changelog', 'Issues'}
+  assert metadata['project_urls']['Source'] == source
+  links = re.findall(r'\]\(([^)\s]+)\)', metadata['long_description'])
   assert all(link.startswith('https://') for link in links)
   pictures = 'https://raw.githubusercontent.com/jane-doe/lra_spt/main/'
   prefixes = (f'{source}/blob/main/', f'{source}/tree/main/', pictures)
   paths = [
     link.removeprefix(prefix).split('#')[0]
-    for link in (*links, *told['project_urls'].values())
+    for link in (*links, *metadata['project_urls'].values())
     for prefix in prefixes
     if link.startswith(prefix)
   ]
   assert len(paths) > 20
   assert [path for path in paths if not (repository / path).exists()] == []
-  for picture in re.findall(r'\bsrc(?:set)?="([^"]+)"', told['long_description']):
+  for picture in re.findall(r'\bsrc(?:set)?="([^"]+)"', metadata['long_description']):
     assert (repository / picture.removeprefix(pictures)).is_file()
     assert picture.startswith(pictures)

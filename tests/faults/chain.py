@@ -146,13 +146,13 @@ class Chain:
 
   def finish(self) -> str:
     """Runs the command without a fault, on a copy, so that the chain can go on; what is wrong then, or ''."""
-    kept = self._folder.with_name(f'{self._folder.name}.kept')
-    shutil.rmtree(kept, ignore_errors=True)
-    shutil.copytree(self._folder, kept, symlinks=True)
+    copy = self._folder.with_name(f'{self._folder.name}.kept')
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(self._folder, copy, symlinks=True)
     outcome = _run(self._processes, self._scene, self._folder)
     problem = self._wrong_result(outcome)
     shutil.rmtree(self._folder)
-    kept.rename(self._folder)
+    copy.rename(self._folder)
     return problem
 
   def again(self) -> None:
@@ -166,10 +166,10 @@ class Chain:
     left = [name for watched in self._scene.watched for name in leftovers(self._folder / watched)]
     if left:
       return f'the next run left {left}'
-    found = self._scene.content(self._folder)
-    if found == self._expected:
+    actual = self._scene.content(self._folder)
+    if actual == self._expected:
       return ''
-    differing = [key for key in {*found, *self._expected} if found.get(key) != self._expected.get(key)]
+    differing = [key for key in {*actual, *self._expected} if actual.get(key) != self._expected.get(key)]
     return f'the next run made another {sorted(differing)}'
 
   def _wrong_state(self, outcome):
@@ -191,7 +191,7 @@ class Chain:
         saved[pathlib.Path(operation.path).parent] = pathlib.Path(operation.path)
     for path in saved.values():
       whole = [path for path in path.parent.iterdir() if (path / 'commit_success.txt').exists()]
-      if not any(int(found.name) >= int(path.name) for found in whole if found.name.isdigit()):
+      if not any(int(actual.name) >= int(path.name) for actual in whole if actual.name.isdigit()):
         return f'the checkpoint {path} is gone'
     return ''
 

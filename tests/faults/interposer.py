@@ -321,6 +321,6 @@ def normalised(path: str) -> str:
 
 def leftovers(folder) -> list[str]:
   """Names below a folder that only an unfinished writer has."""
-  found = (path.relative_to(folder) for path in pathlib.Path(folder).rglob('*'))
+  actual = (path.relative_to(folder) for path in pathlib.Path(folder).rglob('*'))
   pattern = re.compile(r'tmp|\.part$|^incomplete|^unfinished$|^\.lock$')
-  return sorted(str(path) for path in found if pattern.search(path.name))
+  return sorted(str(path) for path in actual if pattern.search(path.name))

@@ -167,20 +167,20 @@ def wrong_end(plan: Plan, ended: Ended) -> str:
 
 def numbers(folder: pathlib.Path) -> dict[str, float]:
   """Losses of every step and of every evaluation, and the metrics of the test."""
-  found = {}
+  actual = {}
   for path in folder.glob('*/metrics.jsonl'):
     for line in map(json.loads, path.read_text().splitlines()):
-      found[f'{path.parent.name} {line["step"]} {line["split"]}'] = line['loss']
+      actual[f'{path.parent.name} {line["step"]} {line["split"]}'] = line['loss']
   test = json.loads((folder / 'result.json').read_text())['metrics']['test']
-  return found | {f'test {name}': value for name, value in test.items()}
+  return actual | {f'test {name}': value for name, value in test.items()}
 
 
 def difference(folder: pathlib.Path, expected: dict[str, float]) -> float:
   """The largest one, relative; infinite where other steps were taken."""
-  found = numbers(folder)
-  if found.keys() != expected.keys():
+  actual = numbers(folder)
+  if actual.keys() != expected.keys():
     return float('inf')
-  return max(abs(found[key] - expected[key]) / max(abs(expected[key]), 1e-9) for key in expected)
+  return max(abs(actual[key] - expected[key]) / max(abs(expected[key]), 1e-9) for key in expected)
 
 
 def too_long(folder: pathlib.Path, seconds: float) -> bool:

@@ -87,9 +87,7 @@ def refuse_threads():
 
 def asked(number):
   os.kill(os.getpid(), number)
-  if (
-    jax.distributed.is_initialized()
-  ):  # or this small run is over before the others know: they look each second
+  if jax.distributed.is_initialized():  # the others look each second, and this small run may be over before
     time.sleep(3)
 
 
@@ -106,7 +104,7 @@ def shift(seconds):
 
 
 def refuse(times):
-  read, left = examples._Stored._found, [times]
+  read, left = examples._Stored._records, [times]
 
   class Refusing:
     def __init__(self, reader):
@@ -118,14 +116,14 @@ def refuse(times):
         raise RuntimeError('pread() failed: Input/output error')  # as ArrayRecord says it
       return self._reader.read(places)
 
-  def found(stored, shard, places):
+  def refusing(stored, shard, places):
     if not isinstance(stored._readers[shard], Refusing):
       stored._readers[shard] = Refusing(stored._readers[shard])
       opened = stored._open
       stored._open = lambda path: Refusing(opened(path))
     return read(stored, shard, places)
 
-  examples._Stored._found = found
+  examples._Stored._records = refusing
 
 
 def full(folder):

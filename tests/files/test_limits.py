@@ -98,8 +98,8 @@ def test_the_owner_of_a_file_may_be_unknown(tmp_path, monkeypatch):
   monkeypatch.setattr(pwd, 'getpwuid', unknown)
   (tmp_path / 'a').write_bytes(b'abc')
   for path in (files.literal(tmp_path / 'a'), epath.Path(os.fspath(tmp_path / 'a'))):
-    found = path.stat()
-    assert (found.length, found.is_directory) == (3, False)
+    actual = path.stat()
+    assert (actual.length, actual.is_directory) == (3, False)
 
 
 @pytest.mark.parametrize('home', [None, '/proc', 'HERE'])

@@ -46,8 +46,8 @@ def reference(mixer, x_LD):
     for head in range(H):
       scores = []
       for s in range(t + 1 if mixer.causal else len(y)):
-        kept = f[s + 1 : t + 1, head, 0] if s <= t else f[t:s, head, 1]
-        scores.append(np.log(kept).sum() + q[t, head] @ k[s, head] / np.sqrt(K))
+        gates = f[s + 1 : t + 1, head, 0] if s <= t else f[t:s, head, 1]
+        scores.append(np.log(gates).sum() + q[t, head] @ k[s, head] / np.sqrt(K))
       weights = np.exp(np.array(scores) - max(scores))
       y[t, head] = weights @ v[: len(scores), head] / weights.sum()
   return y.reshape(x_LD.shape) @ p['out.kernel']

@@ -160,14 +160,14 @@ def test_a_run_whose_labels_do_not_vary_has_no_score(signals, data_dir, reposito
   labels = np.array(signals[1])
   labels[np.concatenate(held)] = 97.3
   write(tmp_path, BIDMC, {'train': (signals[0], labels.tolist())}, groups={'train': GROUPS})
-  said, workdir = [], tmp_path / 'run'
+  message, workdir = [], tmp_path / 'run'
   config = load(BIDMC, 'clean', tmp_path, repository, **{'finetune.epochs': 1.0})
-  result = experiment.run(config, workdir, announce=said.append)
+  result = experiment.run(config, workdir, announce=message.append)
   why = 'R2 is not defined over values that do not vary'
   assert [f'{split} split of task tiny_signals do not vary: {why}' in line for split, line in
-          zip(('validation', 'test'), said, strict=False)] == [True, True]  # fmt: skip
-  assert any('best validation by the loss at step' in line and why in line for line in said)
-  assert f'no test r2 over {len(held[1])} examples: {why}' in said[-1]
+          zip(('validation', 'test'), message, strict=False)] == [True, True]  # fmt: skip
+  assert any('best validation by the loss at step' in line and why in line for line in message)
+  assert f'no test r2 over {len(held[1])} examples: {why}' in message[-1]
   assert (result['metrics']['validation']['r2'], result['metrics']['test']['r2']) == (None, None)
   assert result['metrics']['undefined'] == {split: {'r2': why} for split in ('validation', 'test')}
   assert result['stages']['finetune']['undefined'] == {'r2': why}
@@ -177,7 +177,7 @@ def test_a_run_whose_labels_do_not_vary_has_no_score(signals, data_dir, reposito
   assert cli.main(['evaluate', f'--workdir={workdir}', '--split=test']) == 0
   assert f'no test R\u00b2: {why}' in (out := capsys.readouterr().out)
   assert 'Equal: result.json says no R\u00b2, 0 of' in out
-  assert experiment.run(config, workdir, announce=said.append) == result  # it is read again
+  assert experiment.run(config, workdir, announce=message.append) == result  # it is read again
   assert cli.main(['report', f'--workdir={tmp_path}']) == 0
   assert why in capsys.readouterr().out
 

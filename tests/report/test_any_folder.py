@@ -211,8 +211,8 @@ def test_a_model_with_given_weights_is_another_model_than_from_random_values(wri
     'Pythia 70M, scratch, causal form',
     'Pythia 70M (given weights), scratch, causal form',
   ]
-  own = [line for line in leaderboard.view(table)['averages'] if line['own']]
-  assert [(line['model'], line['means'][0]) for line in own] == [
+  ours = [line for line in leaderboard.view(table)['averages'] if line['own']]
+  assert [(line['model'], line['means'][0]) for line in ours] == [
     ('pythia_70m (given weights)', '60.00'),
     ('pythia_70m', '40.00'),
   ]

@@ -35,35 +35,35 @@ def test_95_percent_intervals_cover(seeds, seed_sd, signs):
   """The models of 2,000 simulated studies are alike, so that the true difference is 0."""
   rng = np.random.default_rng(seeds)
   studies = [bootstrap.parts(cells(rng, len(signs), seeds, 200, seed_sd), signs) for _ in range(2000)]
-  found = bootstrap.estimates(studies, (-2, 2), resamples=999)
-  held = np.mean([one.interval.low <= 0 <= one.interval.high for one in found])
+  actual = bootstrap.estimates(studies, (-2, 2), resamples=999)
+  held = np.mean([one.interval.low <= 0 <= one.interval.high for one in actual])
   assert 0.93 <= held <= 0.97
-  assert all((one.p <= 0.05) == one.interval.excludes_zero for one in found)
+  assert all((one.p <= 0.05) == one.interval.excludes_zero for one in actual)
   # p is below a level in about that share of studies at most.
   for level in (0.01, 0.05, 0.2):
-    assert np.mean([one.p <= level for one in found]) <= level + 0.015
+    assert np.mean([one.p <= level for one in actual]) <= level + 0.015
 
 
 @pytest.mark.parametrize('seed_sd', [0.0, 0.2])
 def test_two_seeds_cover_at_least_as_often(seed_sd):
   rng = np.random.default_rng(0)
   studies = [bootstrap.parts(cells(rng, 2, 2, 200, seed_sd), GAIN) for _ in range(1000)]
-  found = bootstrap.estimates(studies, (-1, 1), resamples=999)
-  assert np.mean([one.interval.low <= 0 <= one.interval.high for one in found]) >= 0.95
+  actual = bootstrap.estimates(studies, (-1, 1), resamples=999)
+  assert np.mean([one.interval.low <= 0 <= one.interval.high for one in actual]) >= 0.95
 
 
 def test_one_seed_is_the_paired_bootstrap():
   """The interval equals scipy's percentile bootstrap and is close to Tango's score interval."""
   a, b = cells(np.random.default_rng(3), 2, 1, 400, 0.0)
-  found = estimate([a, b], GAIN, (-1, 1)).interval
+  actual = estimate([a, b], GAIN, (-1, 1)).interval
   difference_N = a[0].astype(float) - b[0]
   theirs = stats.bootstrap(
     (difference_N,), np.mean, n_resamples=4000, method='percentile', random_state=np.random.default_rng(0)
   ).confidence_interval
-  assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=0.008)
+  assert (actual.low, actual.high) == pytest.approx((theirs.low, theirs.high), abs=0.008)
   tango = statistics.paired(b[0], a[0]).interval
-  assert (found.low, found.high) == pytest.approx((tango.low, tango.high), abs=0.008)
-  assert found.estimate == tango.estimate
+  assert (actual.low, actual.high) == pytest.approx((tango.low, tango.high), abs=0.008)
+  assert actual.estimate == tango.estimate
 
 
 def test_seeds_alone_are_welchs_test():
@@ -71,12 +71,12 @@ def test_seeds_alone_are_welchs_test():
   rng = np.random.default_rng(5)
   a_S, b_S = rng.normal(0.6, 0.05, 5), rng.normal(0.5, 0.1, 5)
   sides = [np.repeat(side_S[:, None], 50, 1) for side_S in (a_S, b_S)]
-  found = estimate(sides, GAIN, resamples=19999)
+  actual = estimate(sides, GAIN, resamples=19999)
   welch = stats.ttest_ind(a_S, b_S, equal_var=False)
   limits = welch.confidence_interval(0.95)
-  assert (found.interval.low, found.interval.high) == pytest.approx((limits.low, limits.high), abs=0.005)
-  assert found.p == pytest.approx(welch.pvalue, abs=0.01)
-  assert found.parts.seed_degrees == pytest.approx(welch.df)
+  assert (actual.interval.low, actual.interval.high) == pytest.approx((limits.low, limits.high), abs=0.005)
+  assert actual.p == pytest.approx(welch.pvalue, abs=0.01)
+  assert actual.parts.seed_degrees == pytest.approx(welch.df)
 
 
 def test_a_gap_is_the_difference_of_gains():
@@ -121,30 +121,30 @@ def test_order_of_examples_and_company_change_nothing_but_the_resampling():
   rng = np.random.default_rng(2)
   of_cells = cells(rng, 4, 5, 500, 0.1)
   order_N, order_S = rng.permutation(500), rng.permutation(5)
-  found = estimate(of_cells, GAP).interval
+  actual = estimate(of_cells, GAP).interval
   moved = estimate([side[order_S][:, order_N] for side in of_cells], GAP).interval
-  assert moved.estimate == pytest.approx(found.estimate)
-  assert (moved.low, moved.high) == pytest.approx((found.low, found.high), abs=0.01)  # the width is 0.11
+  assert moved.estimate == pytest.approx(actual.estimate)
+  assert (moved.low, moved.high) == pytest.approx((actual.low, actual.high), abs=0.01)  # the width is 0.11
   other = bootstrap.parts(cells(rng, 2, 5, 500, 0.1), GAIN)
   beside = bootstrap.estimates([other, bootstrap.parts(of_cells, GAP)], (-2, 2))[1].interval
-  assert (beside.low, beside.high) == pytest.approx((found.low, found.high), abs=1e-6)
-  assert estimate(of_cells, GAP).interval == found
+  assert (beside.low, beside.high) == pytest.approx((actual.low, actual.high), abs=1e-6)
+  assert estimate(of_cells, GAP).interval == actual
 
 
 def test_p_of_a_plain_difference_is_not_cut_off_by_the_number_of_resamples():
   rng = np.random.default_rng(0)
   a, b = rng.random((5, 1000)) < 0.9, rng.random((5, 1000)) < 0.5
-  found = estimate([a, b], GAIN)
-  assert found.interval.excludes_zero
-  assert found.p < 1e-4  # counting 9,999 resamples could not go below 0.0002
+  actual = estimate([a, b], GAIN)
+  assert actual.interval.excludes_zero
+  assert actual.p < 1e-4  # counting 9,999 resamples could not go below 0.0002
 
 
 def test_the_interval_has_a_width_where_all_answers_are_alike():
   same = np.ones((1, 100), bool)
-  found = estimate([same, same], GAIN, (-1, 1))
-  assert found.p == 1
-  assert found.interval.high == pytest.approx(statistics.wilson(0, 100).high)
-  assert found.interval.low == -found.interval.high
+  actual = estimate([same, same], GAIN, (-1, 1))
+  assert actual.p == 1
+  assert actual.interval.high == pytest.approx(statistics.wilson(0, 100).high)
+  assert actual.interval.low == -actual.interval.high
   for count, p in ((3, 0.25), (8, 2 / 2**8), (100, 2 / 10_000)):  # sign test, or the least that draws show
     none, all_right = np.zeros((1, count), bool), np.ones((1, count), bool)
     assert estimate([all_right, none], GAIN, (-1, 1)).p == p
@@ -250,8 +250,10 @@ def test_smallest_difference_by_hand_and_by_power():
       rng.normal(0, sd, (seeds, 1)) + rng.normal(0, 0.4, (seeds, N)),
     ]
 
-  found = bootstrap.smallest_difference([bootstrap.parts(gain(0), GAIN) for _ in range(300)])
-  told = bootstrap.estimates([bootstrap.parts(gain(found), GAIN) for _ in range(600)], (-9, 9), resamples=399)
-  assert np.mean([one.p <= 0.05 for one in told]) == pytest.approx(0.8, abs=0.06)
+  actual = bootstrap.smallest_difference([bootstrap.parts(gain(0), GAIN) for _ in range(300)])
+  estimates = bootstrap.estimates(
+    [bootstrap.parts(gain(actual), GAIN) for _ in range(600)], (-9, 9), resamples=399
+  )
+  assert np.mean([one.p <= 0.05 for one in estimates]) == pytest.approx(0.8, abs=0.06)
   many = bootstrap.smallest_difference([bootstrap.parts(gain(0), GAIN) for _ in range(100)], 20)
-  assert many < found
+  assert many < actual

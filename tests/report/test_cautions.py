@@ -76,9 +76,9 @@ def test_a_seed_that_diverged_to_non_finite_numbers_is_not_a_missing_one(study):
     place = study.folder / f'runs/s4_scratch/image/seed{seed}'
     (place / 'result.json').unlink()
     run_folder.write_failure(place, errors.NonFiniteError('The loss is not finite.'))
-  found = read().findings
-  assert found.unrun['pairs'] == 1
-  assert found.apart == ('S4 (Image) is not compared: its seeds diverged to non-finite numbers.',)
+  actual = read().findings
+  assert actual.unrun['pairs'] == 1
+  assert actual.apart == ('S4 (Image) is not compared: its seeds diverged to non-finite numbers.',)
 
 
 def test_a_scratch_cell_of_another_column_does_not_replace_the_planned_one(study):
@@ -88,14 +88,14 @@ def test_a_scratch_cell_of_another_column_does_not_replace_the_planned_one(study
   shutil.rmtree(place / 'image')
   shutil.copytree(place / 'pathx', place / 'image')
   record = read_record(study.folder)
-  kept = [
+  cells = [
     cell
     for cell in record['cells']
     if (cell['row'], cell['column']) in {('S4', 'Image'), ('S4', 'PathX'), ('S4 + Masked SPT', 'PathX')}
   ]
-  for cell in kept:
+  for cell in cells:
     cell['config'] = cell['config'].replace('image', 'pathx')
-  files.write_json(study.folder / run_folder.STUDY, record | {'cells': kept})
+  files.write_json(study.folder / run_folder.STUDY, record | {'cells': cells})
   (pair,) = read().findings.pairs
   assert pair.scratch.record['column'] == 'PathX'
   for path in (place / 'pathx').glob('seed*'):
@@ -105,7 +105,7 @@ def test_a_scratch_cell_of_another_column_does_not_replace_the_planned_one(study
   for path in (place / 'pathx').glob('seed*'):
     run_folder.write_failure(path, errors.NonFiniteError('The loss is not finite.'))
   assert not read().findings.pairs
-  files.write_json(study.folder / run_folder.STUDY, record | {'cells': [kept[0], kept[2]]})
+  files.write_json(study.folder / run_folder.STUDY, record | {'cells': [cells[0], cells[2]]})
   (pair,) = read().findings.pairs
   assert pair.scratch.record['column'] == 'Image'
 
@@ -200,8 +200,8 @@ def test_cautions_of_runs_are_shown_with_their_study(study):
 
 
 def test_a_run_that_learned_nothing_is_counted(study):
-  found = study(3)().findings
-  rates = {one.cell.record['row']: one.beating for one in found.successes if one.place == 'PathX'}
+  actual = study(3)().findings
+  rates = {one.cell.record['row']: one.beating for one in actual.successes if one.place == 'PathX'}
   assert rates['Transformer'] == 0
   assert rates['Transformer + Masked SPT'] == 3
-  assert '0 of 3 for Transformer on PathX' in ' '.join(sentences.sentences(found))
+  assert '0 of 3 for Transformer on PathX' in ' '.join(sentences.sentences(actual))

@@ -52,8 +52,8 @@ def folder(write_run):
   inside = Inside(4, {'scratch': 3}, {'scratch': np.full(9, 1 / 9)}, {}, None, {}, None, {})
   (bad / 'inside.json').write_text(inside.to_json())
   images = np.zeros((2, 16), np.uint8)
-  found = restored.RestoredInputs(np.arange(2, dtype=np.int32), images, images == 0, images, np.int32(3))
-  restored.write_restored(bad, found)
+  actual = restored.RestoredInputs(np.arange(2, dtype=np.int32), images, images == 0, images, np.int32(3))
+  restored.write_restored(bad, actual)
   return bad.parent
 
 
@@ -94,9 +94,9 @@ def test_damaged_files_are_named_and_the_others_reported(folder, capsys, name):
   for damage in [content[: len(content) // 2], *DAMAGES.values()]:
     path.write_bytes(damage)
     if not name.endswith('metrics.jsonl'):
-      (found,) = read_any(folder).damaged
-      assert found.path == folder / 'bad'
-      assert str(path) in found.sentence
+      (actual,) = read_any(folder).damaged
+      assert actual.path == folder / 'bad'
+      assert str(path) in actual.sentence
   if name.endswith('metrics.jsonl'):  # a half line is no damage
     path.write_bytes(b'\n'.join(DAMAGES.values()))
   check_named(folder, capsys, name)
@@ -156,8 +156,8 @@ def test_wrong_values_are_named(folder, capsys, name):
   content.pop('sha256', None)
   for change in WRONG[name]:
     path.write_text(json.dumps(content | change))
-    (found,) = read_any(folder).damaged
-    assert str(path.parent) in found.sentence, change
+    (actual,) = read_any(folder).damaged
+    assert str(path.parent) in actual.sentence, change
   path.write_text(json.dumps(content | WRONG[name][0]))
   check_named(folder, capsys, name)
 

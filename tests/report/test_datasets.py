@@ -312,8 +312,8 @@ def test_pairs_share_documents(write):
   }
   data_dir = write(task, files, extra={'vocabulary': list(VOCABULARY)})
   findings = inspect.inspect_set(task, data_dir)
-  found = {(x.first, x.second): (x.distinct, x.shared, x.pairs) for x in findings.documents}
-  assert found == {
+  actual = {(x.first, x.second): (x.distinct, x.shared, x.pairs) for x in findings.documents}
+  assert actual == {
     ('train', 'validation'): (3, 2, 1),
     ('train', 'test'): (2, 1, 1),
     ('validation', 'test'): (2, 1, 1),

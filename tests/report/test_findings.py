@@ -24,13 +24,13 @@ def by_pair(table):
 
 
 def test_every_model_is_compared_on_every_task(study):
-  found = study()().findings
-  assert len(found.pairs) == 10
-  assert len(found.gaps) == 2 * 10
-  assert found.rankings[0].models == (5, 5)
-  assert found.rankings[0].places == ('Image', 'PathX')
-  assert not found.apart
-  assert {one.place for one in found.smallest} == set(found.rankings[0].places)
+  actual = study()().findings
+  assert len(actual.pairs) == 10
+  assert len(actual.gaps) == 2 * 10
+  assert actual.rankings[0].models == (5, 5)
+  assert actual.rankings[0].places == ('Image', 'PathX')
+  assert not actual.apart
+  assert {one.place for one in actual.smallest} == set(actual.rankings[0].places)
 
 
 def test_p_counts_the_comparisons_that_have_not_run(study):
@@ -42,14 +42,14 @@ def test_p_counts_the_comparisons_that_have_not_run(study):
     shutil.rmtree(study.folder / cell.record['folder'])
   part = read().findings
   for kind, count, missing in (('pairs', 8, 2), ('means', 2, 0), ('gaps', 13, 7)):
-    found = getattr(part, kind)
-    assert len(found) == count == len(getattr(whole, kind)) - missing
-    p_values = [one.estimate.p for one in found]
-    assert [one.adjusted for one in found] == pytest.approx(bootstrap.holm(p_values, missing))
+    actual = getattr(part, kind)
+    assert len(actual) == count == len(getattr(whole, kind)) - missing
+    p_values = [one.estimate.p for one in actual]
+    assert [one.adjusted for one in actual] == pytest.approx(bootstrap.holm(p_values, missing))
   page = report.write(read()).read_text()
   for words in ('all 8 and 2 still to run together', 'all 2 together', 'all 13 and 7 still to run together'):
     assert words in page
-  before, after = ({(one.name, one.place): one for one in found.pairs} for found in (part, whole))
+  before, after = ({(one.name, one.place): one for one in actual.pairs} for actual in (part, whole))
   assert all(after[key].significant for key, one in before.items() if one.significant)
   assert any(one.significant for one in before.values())
 
@@ -73,8 +73,8 @@ def test_conclusions_may_be_about_one_model(study):
 
 def test_places_come_in_the_order_of_the_table(tmp_path):
   write_study(tmp_path, 2, 300, ('pathx', 'image'))
-  found = studies.read_table(tmp_path).findings
-  assert [one.place for one in found.smallest] == ['PathX', 'Image']
+  actual = studies.read_table(tmp_path).findings
+  assert [one.place for one in actual.smallest] == ['PathX', 'Image']
 
 
 def test_the_smallest_gain_that_would_be_found_is_at_most_100_points(study, monkeypatch):
@@ -102,10 +102,10 @@ def test_numbers_are_those_of_the_runs(study):
 
 def test_the_mean_gain_of_a_task_is_that_of_its_models(study):
   read = study(3)
-  found = read().findings
-  assert [mean.place for mean in found.means] == ['Image', 'PathX']
-  for mean in found.means:
-    pairs = [pair for pair in found.pairs if pair.place == mean.place]
+  actual = read().findings
+  assert [mean.place for mean in actual.means] == ['Image', 'PathX']
+  for mean in actual.means:
+    pairs = [pair for pair in actual.pairs if pair.place == mean.place]
     assert {*mean.pairs} == {*pairs}
     assert len(pairs) == 5
     assert mean.interval.estimate == pytest.approx(np.mean([pair.interval.estimate for pair in pairs]))
@@ -114,7 +114,7 @@ def test_the_mean_gain_of_a_task_is_that_of_its_models(study):
     of_seeds = [pair.estimate.parts.seeds for pair in pairs]
     assert mean.estimate.parts.seeds == pytest.approx(sum(of_seeds) / 25)
     assert mean.interval.low <= mean.interval.estimate <= mean.interval.high
-  assert any('mean gain' in text and 'Image +' in text for text in sentences.sentences(found))
+  assert any('mean gain' in text and 'Image +' in text for text in sentences.sentences(actual))
   assert f'{len(pairs)} models' in report.write(read()).read_text()
   for seed, row in ((0, 's4_masked'), (1, 's5_masked'), (2, 'dlr_masked')):
     (study.folder / f'runs/{row}/image/seed{seed}/result.json').unlink()
@@ -182,9 +182,9 @@ def test_a_sentence_does_not_repeat_a_column_that_is_the_regime(study):
   for cell in record['cells']:
     cell['row'], cell['column'] = 'S4', 'masked' if 'masked' in cell['folder'] else 'scratch'
   path.write_text(json.dumps(record))
-  found = read().findings
+  actual = read().findings
   assert by_pair(read()).keys() == {('S4', 'Image')}
-  (gain, *_) = sentences.sentences(found)
+  (gain, *_) = sentences.sentences(actual)
   assert ' S4 on Image, ' in gain
 
 
@@ -213,14 +213,14 @@ def test_one_seed_speaks_of_runs(study):
 
 def test_several_seeds_speak_of_training(study):
   table = study(5, examples=500)()
-  found = table.findings
+  actual = table.findings
   gap = next(
     gap
-    for gap in found.gaps
+    for gap in actual.gaps
     if (gap.leader.name, gap.other.name) == ('S4', 'Transformer') and gap.significant
   )
   (sentence,) = sentences.sentences(
-    dataclasses.replace(found, pairs=(), means=(), gaps=(gap,), differences=(), smallest=(), successes=())
+    dataclasses.replace(actual, pairs=(), means=(), gaps=(gap,), differences=(), smallest=(), successes=())
   )
   for words in (
     gap.place,
@@ -228,7 +228,7 @@ def test_several_seeds_speak_of_training(study):
     f'smaller after masked self-pretraining by {sentences.size(gap.score, gap.interval.estimate)}',
   ):
     assert words in sentence
-  assert sentences.ONE_SEED not in ' '.join(sentences.sentences(found))
+  assert sentences.ONE_SEED not in ' '.join(sentences.sentences(actual))
 
 
 def test_page_and_text_say_the_same(study):

@@ -25,11 +25,11 @@ def test_the_causal_form_is_compared_with_itself(study):
   (pair,) = [pair for pair in read().findings.pairs if pair.regime == 'causal']
   assert pair.scratch.record['row'] == 'S4D'
   record = read_record(study.folder)
-  own = next(cell for cell in record['cells'] if (cell['row'], cell['column']) == ('S4D', 'Image'))
-  own['config'] = own['config'].replace('model=s4d', 'model=s4') + ',causal=true'
+  ours = next(cell for cell in record['cells'] if (cell['row'], cell['column']) == ('S4D', 'Image'))
+  ours['config'] = ours['config'].replace('model=s4d', 'model=s4') + ',causal=true'
   files.write_json(study.folder / run_folder.STUDY, record)
   assert [pair.regime for pair in read().findings.pairs].count('causal') == 1
-  shutil.rmtree(study.folder / own['folder'])  # this cell is planned, so no other form replaces it
+  shutil.rmtree(study.folder / ours['folder'])  # this cell is planned, so no other form replaces it
   assert 'causal' not in {pair.regime for pair in read().findings.pairs}
 
 
@@ -52,10 +52,10 @@ def test_every_sentence_on_causal_models_names_the_form_of_those_from_scratch(st
   for model in ('s4', 's5', 'dlr'):
     study.change(f'{model}_masked', causal=True, regime='causal')
     study.change(f'{model}_scratch', causal=form == 'causal')
-  found = read().findings
-  bases = [pair.scratch.row for pair in found.pairs if pair.regime == 'causal']
+  actual = read().findings
+  bases = [pair.scratch.row for pair in actual.pairs if pair.regime == 'causal']
   assert sorted(bases) == ['DLR', 'S4', 'S5']
-  assert f', over the {form} form' in ' '.join(sentences.sentences(found))
+  assert f', over the {form} form' in ' '.join(sentences.sentences(actual))
   page = report.write(read()).read_text()
   assert f'3 models, causal, over the {form} form' in page
   assert f'Image, causal, over the {form} form' in page
@@ -83,18 +83,18 @@ def test_other_scratch_arms_are_compared_and_count_for_nothing_else(study):
   shutil.copytree(study.folder / record['cells'][place]['folder'], study.folder / 'runs' / 'longer')
   record['cells'].append(longer)
   files.write_json(study.folder / run_folder.STUDY, record | {'rows': [*record['rows'], 'S4, longer']})
-  found = read().findings
-  extra = [pair for pair in found.pairs if not pair.main]
+  actual = read().findings
+  extra = [pair for pair in actual.pairs if not pair.main]
   assert [pair.scratch.record['row'] for pair in extra] == ['S4, longer']
   assert extra[0].interval.estimate == by_pair(read())['S4', 'Image'].interval.estimate
-  assert len(found.gaps) == len(leads)
-  assert found.rankings[0].models == rankings[0].models
+  assert len(actual.gaps) == len(leads)
+  assert actual.rankings[0].models == rankings[0].models
   # This pretrained cell has no second scratch cell.
   shutil.rmtree(study.folder / read().cells['S4 + Masked SPT', 'PathX'].record['folder'])
-  found = read().findings
-  assert len(found.pairs) == 10
-  adjusted = bootstrap.holm([one.estimate.p for one in found.pairs], 1)
-  assert [one.adjusted for one in found.pairs] == pytest.approx(adjusted)
+  actual = read().findings
+  assert len(actual.pairs) == 10
+  adjusted = bootstrap.holm([one.estimate.p for one in actual.pairs], 1)
+  assert [one.adjusted for one in actual.pairs] == pytest.approx(adjusted)
 
 
 def test_gains_over_every_planned_scratch_cell_count_from_the_start(study):
@@ -114,8 +114,8 @@ def test_gains_over_every_planned_scratch_cell_count_from_the_start(study):
   counts = []
 
   def count():
-    found = read().findings
-    counts.append((len(found.pairs), found.unrun['pairs']))
+    actual = read().findings
+    counts.append((len(actual.pairs), actual.unrun['pairs']))
 
   count()
   (study.folder / 'aside').rename(masked)
@@ -168,9 +168,9 @@ def test_a_gain_with_fewer_labels_is_compared_with_that_with_all(study):
   assert (same.interval.estimate, same.verdict) == (0, 'not significant')
   assert less.verdict == 'smaller'
   assert less.adjusted == pytest.approx(min(1, 2 * less.estimate.p))
-  said = ' '.join(sentences.sentences(table.findings))
-  assert '1 smaller' in said
-  assert 'S4 on Image, 10%, smaller than on Image by' in said
+  message = ' '.join(sentences.sentences(table.findings))
+  assert '1 smaller' in message
+  assert 'S4 on Image, 10%, smaller than on Image by' in message
   html = report.write(table).read_text()
   assert 'Changes of gains along the chart' in html
   assert 'against Image<' in html

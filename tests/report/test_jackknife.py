@@ -36,8 +36,8 @@ def f1_of(label, prediction):
   if label.ndim == 1:
     classes = sorted({*label.tolist(), *prediction.tolist()})
     label, prediction = (np.array([[x == k for k in classes] for x in part]) for part in (label, prediction))
-  said, scores = prediction >= 0.5, []
-  for y_N, p_N in zip(label.T, said.T, strict=True):
+  message, scores = prediction >= 0.5, []
+  for y_N, p_N in zip(label.T, message.T, strict=True):
     right = sum(y and p for y, p in zip(y_N, p_N, strict=True))
     wrong = sum(y != p for y, p in zip(y_N, p_N, strict=True))
     if right + wrong:
@@ -70,8 +70,8 @@ def test_units_are_the_jackknife(name, kind, seed, units):
   assert score == pytest.approx(OF[name](label, prediction), nan_ok=True)
   found_G = jackknife.score_units(name, label, prediction, group_N)
   unit_N = np.arange(len(label)) if group_N is None else group_N
-  kept = [unit_N != g for g in np.unique(unit_N)]
-  without_G = np.array([OF[name](label[rows], prediction[rows]) for rows in kept])
+  others = [unit_N != g for g in np.unique(unit_N)]
+  without_G = np.array([OF[name](label[rows], prediction[rows]) for rows in others])
   if np.isnan(without_G).any():
     assert found_G is None
     return
@@ -101,11 +101,11 @@ def test_golden_numbers_of_scikit_learn():
 
 def test_probabilities_of_the_second_of_two_classes():
   label, prediction = np.array([0, 1, 1, 0, 1]), np.array([0.1, 0.9, 0.4, 0.5, 0.6])
-  found = measures.measured(['accuracy', 'macro_f1', 'auroc'], label, prediction)
-  said = np.array([0, 1, 0, 1, 1])
-  assert found == {
+  actual = measures.measured(['accuracy', 'macro_f1', 'auroc'], label, prediction)
+  message = np.array([0, 1, 0, 1, 1])
+  assert actual == {
     'accuracy': 0.6,
-    'macro_f1': pytest.approx(f1_of(label, said)),
+    'macro_f1': pytest.approx(f1_of(label, message)),
     'auroc': pytest.approx(5 / 6),
   }
 
@@ -135,8 +135,8 @@ def test_constant_answers():
 def test_labels_without_a_score():
   label, prediction, _ = drawn('several', 1)
   nothing = np.zeros_like(label)
-  found = measures.measured(['macro_f1', 'auroc', 'mean_average_precision'], nothing, 0 * prediction)
-  assert all(map(math.isnan, found.values()))
+  actual = measures.measured(['macro_f1', 'auroc', 'mean_average_precision'], nothing, 0 * prediction)
+  assert all(map(math.isnan, actual.values()))
   assert jackknife.score_units('auroc', nothing, prediction) is None
   assert jackknife.score_units('macro_f1', label, prediction, np.zeros(len(label))) is None
 

@@ -228,6 +228,6 @@ def test_points_of_many_rows_have_labels_that_do_not_overlap():
   points = [(1e12, 0.6 + 0.001 * i, styles.TIED, str(i + 1)) for i in range(5)]
   points += [(4e12, 0.9, styles.TIED, '6')]
   drawn = charts.scatter(points, 'x', 'y')
-  found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" dy=".35em" text-anchor="middle">(\d)</text>', drawn)
-  assert [name for *_, name in found] == ['1', '2', '3', '4', '5', '6']
-  assert len({(x, y) for x, y, _ in found}) == 6
+  actual = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" dy=".35em" text-anchor="middle">(\d)</text>', drawn)
+  assert [name for *_, name in actual] == ['1', '2', '3', '4', '5', '6']
+  assert len({(x, y) for x, y, _ in actual}) == 6

@@ -85,14 +85,14 @@ def test_a_recorded_run(record, held_out):
   )
   order = np.random.default_rng(0).permutation(24)
   batch = held_out.gather(order)
-  status, said, folder = record(
+  status, message, folder = record(
     *flags,
     index=batch['index'].astype(np.int64),
     label=batch['label'],
     prediction=np.where(order < 18, batch['label'], 9 - batch['label']),
   )
-  assert status == 0, said
-  assert 'test accuracy 75.0 %' in said
+  assert status == 0, message
+  assert 'test accuracy 75.0 %' in message
   result = run_folder.read_result(folder)
   wanted = held_out.gather(range(24))
   stored = np.load(folder / 'predictions.npz')
@@ -130,8 +130,8 @@ def test_of_a_regression_in_groups(record, held_out, tiny_data, monkeypatch):
   tasks.register_task(beats)
   prediction = label.astype(np.float64) + np.tile([1, -1], 12)
   arrays = {'index': np.arange(24), 'label': label.astype(np.float64)}
-  status, said, folder = record(task='beats_elsewhere', **arrays, prediction=prediction)
-  assert status == 0, said
+  status, message, folder = record(task='beats_elsewhere', **arrays, prediction=prediction)
+  assert status == 0, message
   result = run_folder.read_result(folder)
   assert result['metrics']['test'] == pytest.approx(
     {'r2': 1 - 24 / np.sum((label - 80.0) ** 2), 'mae': 1.0, 'rmse': 1.0, 'examples': 24}
@@ -140,14 +140,14 @@ def test_of_a_regression_in_groups(record, held_out, tiny_data, monkeypatch):
   assert np.load(folder / 'predictions.npz')['group'].tolist() == [k // 4 for k in range(24)]
   assert runs.read_run(folder).units.shape == (6,)
   prediction[5] = np.nan
-  status, said, _ = record(out='V', task='beats_elsewhere', **arrays, prediction=prediction)
+  status, message, _ = record(out='V', task='beats_elsewhere', **arrays, prediction=prediction)
   assert status == 2
-  assert 'predicts nan for the example with index 5, but beats_elsewhere asks for a finite number' in said
+  assert 'predicts nan for the example with index 5, but beats_elsewhere asks for a finite number' in message
   label[:] = 97.3
-  status, said, folder = record(
+  status, message, folder = record(
     out='U', task='beats_elsewhere', **arrays | {'label': label}, prediction=np.zeros(24)
   )
-  assert (status, f'no test R\u00b2: {NO_R2} over 24 examples' in said) == (0, True)
+  assert (status, f'no test R\u00b2: {NO_R2} over 24 examples' in message) == (0, True)
   metrics = run_folder.read_result(folder)['metrics']
   assert (metrics['test']['r2'], metrics['undefined']) == (None, {'test': {'r2': NO_R2}})
 
@@ -179,20 +179,20 @@ WRONG = {
 @pytest.mark.parametrize('name', WRONG)
 def test_what_does_not_fit_is_refused(record, name):
   changes, sentences = WRONG[name]
-  status, said, folder = record(**changes)
+  status, message, folder = record(**changes)
   assert status == 2
-  assert said.startswith('lra-spt: ')
-  assert said.count('\n') == 1
+  assert message.startswith('lra-spt: ')
+  assert message.count('\n') == 1
   for sentence in sentences:
-    assert sentence in said
+    assert sentence in message
   assert not folder.exists()
 
 
 def test_a_folder_is_no_file_of_predictions(record, tmp_path):
   (tmp_path / 'p.npz').mkdir()
-  status, said, _ = record(raw=None)
+  status, message, _ = record(raw=None)
   assert status == 2
-  assert said == f'lra-spt: --predictions is {tmp_path / "p.npz"}, which is a folder; give a .npz file.\n'
+  assert message == f'lra-spt: --predictions is {tmp_path / "p.npz"}, which is a folder; give a .npz file.\n'
 
 
 @pytest.mark.parametrize(
@@ -208,25 +208,25 @@ def test_a_folder_is_no_file_of_predictions(record, tmp_path):
   ],
 )
 def test_wrong_flags(record, flags, sentences):
-  status, said, folder = record(*flags)
+  status, message, folder = record(*flags)
   assert status == 2
-  assert all(sentence in said for sentence in sentences)
+  assert all(sentence in message for sentence in sentences)
   assert not folder.exists()
 
 
 def test_a_folder_with_a_run_is_refused(record, tmp_path):
   assert record()[0] == 0
   before = (tmp_path / 'W' / 'result.json').read_bytes()
-  status, said, folder = record()
-  assert (status, said.count('\n')) == (2, 1)
-  assert f'--out is {folder}, which already holds a run (result.json)' in said
+  status, message, folder = record()
+  assert (status, message.count('\n')) == (2, 1)
+  assert f'--out is {folder}, which already holds a run (result.json)' in message
   assert (folder / 'result.json').read_bytes() == before
   for name in ('config.json', 'predictions.npz'):
     (tmp_path / name).mkdir()
     files.write_json(tmp_path / name / name, {})
-    status, said, _ = record(out=name)
+    status, message, _ = record(out=name)
     assert status == 2
-    assert f'already holds a run ({name})' in said
+    assert f'already holds a run ({name})' in message
 
 
 def test_files_in_the_home_of_the_user(record, tmp_path, tiny_data, repository, monkeypatch, capsys):
@@ -246,8 +246,8 @@ def test_files_in_the_home_of_the_user(record, tmp_path, tiny_data, repository, 
 def test_predictions_may_lie_in_the_folder_of_the_run(record, tmp_path):
   (tmp_path / 'W').mkdir()
   (tmp_path / 'p.npz').symlink_to(tmp_path / 'W' / 'predictions.npz')
-  status, said, folder = record()
-  assert status == 0, said
+  status, message, folder = record()
+  assert status == 0, message
   assert (folder / 'result.json').exists()
 
 
@@ -279,8 +279,8 @@ def test_a_cell_of_a_study_is_finished_by_it(record, held_out, tmp_path):
   claim(tmp_path, records.record(one, jobs))
   (job,) = (job for job in jobs if job.cell.row == 'masked')
   assert runner.state(tmp_path, job) == runner.WAITING
-  status, said, _ = record(out=job.folder)
-  assert status == 0, said
+  status, message, _ = record(out=job.folder)
+  assert status == 0, message
   assert runner.state(tmp_path, job) == runner.FINISHED
   table = read_any(tmp_path)
   assert table.cells['masked', 'Trees'].text == '75.0 % \u2020'
@@ -364,8 +364,10 @@ assert 'jax' not in sys.modules
   assert done.returncode == 0, done.stderr
   words = shlex.split(done.stdout.splitlines()[-1])
   assert words[:2] == ['lra-spt', 'record']
-  told = [word.replace('=runs/', f'={tmp_path}/runs/') for word in words[1:]]
-  told = [word.replace('=data', f'={tmp_path}/data').replace('=p.npz', f'={tmp_path}/p.npz') for word in told]
-  assert cli.main(told) == 0
+  arguments = [word.replace('=runs/', f'={tmp_path}/runs/') for word in words[1:]]
+  arguments = [
+    word.replace('=data', f'={tmp_path}/data').replace('=p.npz', f'={tmp_path}/p.npz') for word in arguments
+  ]
+  assert cli.main(arguments) == 0
   run = runs.read_run(tmp_path / 'runs' / 'convolution')
   assert (run.examples, run.recorded['source']) == (2000, 'examples/torch_dataloader.py')

@@ -153,10 +153,10 @@ def test_curves_edited_since_are_refused(tmp_path):
 
 def test_a_list_is_no_finished_run(load, tmp_path):
   (tmp_path / run_folder.RESULT).write_text('[1]')
-  said = []
+  message = []
   with pytest.raises(DamagedFile, match='delete result.json and run the command of the run again'):
-    experiment.run(load('regime=scratch'), tmp_path, announce=said.append)
-  assert said == []
+    experiment.run(load('regime=scratch'), tmp_path, announce=message.append)
+  assert message == []
 
 
 @pytest.fixture
@@ -208,15 +208,15 @@ def test_a_failure_is_noted(load, tmp_path):
 def test_a_run_that_diverged_says_so(load, tmp_path, capsys):
   """The loss rises far above its start but is finite, so the run finishes with a caution."""
   settings = {'finetune.optimizer.lr': 100.0, 'finetune.max_steps': 6, 'finetune.evaluate_every': 6}
-  said = []
-  result = experiment.run(load('regime=scratch', settings), tmp_path, announce=said.append)
+  message = []
+  result = experiment.run(load('regime=scratch', settings), tmp_path, announce=message.append)
   assert run_folder.last_loss(tmp_path / result['stages']['finetune']['folder']) > 2 * np.log(10)
   assert result['stages']['finetune']['diverged'] is True
   (caution,) = result['cautions']
   assert (
     'The finetune stage of regime scratch, seed 0, diverged: its training loss ended above twice' in caution
   )
-  assert said[-1] == caution
+  assert message[-1] == caution
   assert cli.main(['report', f'--workdir={tmp_path}']) == 0
   assert caution in ' '.join(capsys.readouterr().out.split())
   assert caution in (tmp_path / 'report.html').read_text()
@@ -333,12 +333,12 @@ def test_runs_and_their_stages_move_together(tmp_path, monkeypatch, code):
     files.write_json(folder / run_folder.CONFIG, {})
     run_folder.share_stages({'pretrain': folder / 'pretrain-1'}, tmp_path / 'study' / 'stages')
   (tmp_path / 'study').rename(tmp_path / 'moved [1]')
-  kept = tmp_path / 'moved [1]' / 'stages' / 'pretrain-1'
+  moved = tmp_path / 'moved [1]' / 'stages' / 'pretrain-1'
   for name in ('seed0', 'seed1'):
     (stage,) = run_folder.stages_in(tmp_path / 'moved [1]' / 'runs' / name)
-    assert stage.resolve() == kept
+    assert stage.resolve() == moved
     assert run_folder.is_shared(stage)
-  kept.rmdir()
+  moved.rmdir()
   run = tmp_path / 'moved [1]' / 'runs' / 'seed0'
   assert run_folder.stages_in(run) == []
-  assert [path.resolve() for path in run_folder.stages_in(run, gone=True)] == [kept]
+  assert [path.resolve() for path in run_folder.stages_in(run, gone=True)] == [moved]

@@ -198,9 +198,9 @@ def test_groups_that_are_alike_inside_count_once():
   many = statistics.group_units(np.repeat(right_G, 7), np.repeat(np.arange(40), 7))
   assert statistics.effective_examples(many, 280) == 40
   once = statistics.wilson(30, 40)
-  found = statistics.grouped_share(many, 280)
-  assert found.low == pytest.approx(once.low, abs=0.01)
-  assert found.high == pytest.approx(once.high, abs=0.01)
+  actual = statistics.grouped_share(many, 280)
+  assert actual.low == pytest.approx(once.low, abs=0.01)
+  assert actual.high == pytest.approx(once.high, abs=0.01)
   assert statistics.group_units(right_G, np.zeros(40)) is None
 
 

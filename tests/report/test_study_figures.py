@@ -39,11 +39,11 @@ def drawn(monkeypatch):
   """Collects the lines of every line chart."""
   calls, line_chart = [], study_figures.charts.line_chart
 
-  def kept(lines, *labels, **options):
+  def recorded(lines, *labels, **options):
     calls.append(lines)
     return line_chart(lines, *labels, **options)
 
-  monkeypatch.setattr(study_figures.charts, 'line_chart', kept)
+  monkeypatch.setattr(study_figures.charts, 'line_chart', recorded)
   return calls
 
 

@@ -185,16 +185,16 @@ def test_what_a_step_keeps_for_its_gradient(tiny_config):
   )
   one, two = (sharding.make_mesh(devices=jax.devices()[:count]) for count in (1, 2))
   hidden = 4 * 16 * 24 * 16 * 2  # float32, rows, positions, width, layers
-  kept = built.kept_for_gradient(one)
-  assert 3 * hidden < kept < 40 * hidden
-  assert parts.kept_for_gradient(one) == pytest.approx(kept / 4, rel=0.1)
-  assert (built.kept_for_gradient(two), built.kept_for_gradient(one, 3)) == (kept // 2, 3 * kept)
+  residuals = built.residual_bytes(one)
+  assert 3 * hidden < residuals < 40 * hidden
+  assert parts.residual_bytes(one) == pytest.approx(residuals / 4, rel=0.1)
+  assert (built.residual_bytes(two), built.residual_bytes(one, 3)) == (residuals // 2, 3 * residuals)
 
 
 def test_finetuning_that_may_not_fit_is_told_before_pretraining(tiny_config, monkeypatch):
   built = build(resolve(loading.load(f'{tiny_config}:regime=masked')), 'finetune')
   mesh = sharding.make_mesh(devices=jax.devices()[:1])
-  kept = built.kept_for_gradient(mesh)
+  residuals = built.residual_bytes(mesh)
 
   def remark():
     lines = []
@@ -203,15 +203,15 @@ def test_finetuning_that_may_not_fit_is_told_before_pretraining(tiny_config, mon
 
   assert remark() == ''  # a CPU gets no warning
   monkeypatch.setattr(sharding, 'platform', lambda: 'gpu')
-  monkeypatch.setattr(sharding, 'device_memory', lambda mesh: kept)
+  monkeypatch.setattr(sharding, 'device_memory', lambda mesh: residuals)
   assert remark() == ''
-  monkeypatch.setattr(sharding, 'device_memory', lambda mesh: kept - 1)
-  said = remark()
-  assert said.startswith('finetune: a step keeps about 0 GiB on each device for its gradient')
-  assert said.endswith('continue with --config.runtime.microbatches=4')
+  monkeypatch.setattr(sharding, 'device_memory', lambda mesh: residuals - 1)
+  message = remark()
+  assert message.startswith('finetune: a step keeps about 0 GiB on each device for its gradient')
+  assert message.endswith('continue with --config.runtime.microbatches=4')
   config = loading.load(f'{tiny_config}:regime=masked', {'finetune.batch_size': 50})
   built = build(resolve(config), 'finetune')
-  monkeypatch.setattr(sharding, 'device_memory', lambda mesh: built.kept_for_gradient(mesh) // 2)
+  monkeypatch.setattr(sharding, 'device_memory', lambda mesh: built.residual_bytes(mesh) // 2)
   assert remark().endswith('microbatches=5')  # 50 rows do not divide into 4 equal parts
   monkeypatch.setattr(sharding, 'device_memory', lambda mesh: 1)
   assert remark().endswith('continue with more devices')

@@ -22,9 +22,9 @@ NAMES = {'devices', *checks.COLLECTIVES, 'shared files', 'locks', 'losses', 'sca
 
 @pytest.mark.parametrize('name', checks.COLLECTIVES)
 def test_collectives(name):
-  found = checks.collective(name)
-  assert found['passed'], found
-  assert found['gigabytes_per_second'] > 0
+  actual = checks.collective(name)
+  assert actual['passed'], actual
+  assert actual['gigabytes_per_second'] > 0
 
 
 def test_a_wrong_sum_is_found(monkeypatch):
@@ -42,9 +42,9 @@ def test_shared_files_and_locks(tmp_path):
 def test_losses_agree_unless_a_mesh_computes_others(monkeypatch):
   built = checks._built(CONFIG, precision='float32')
   monkeypatch.setattr(checks, '_meshes', lambda: {'fsdp=2': {'fsdp': 2}})
-  found = checks.losses(built)
-  assert found['passed'], found
-  assert 0 < found['apart']['fsdp=2'] < checks.BOUND
+  actual = checks.losses(built)
+  assert actual['passed'], actual
+  assert 0 < actual['apart']['fsdp=2'] < checks.BOUND
   taken = checks.steps
 
   def wrong(built, mesh, rows, **options):

@@ -69,8 +69,8 @@ def make_run(folder):
   report |= {'best_step': 8, 'metrics': metrics['validation'], 'folder': STAGE}
   report |= {'best_digest': of_all({key: make_state()[key] for key in BEST_KEYS})}
   run_folder.write_stage(folder / STAGE, report)
-  kept = ('task', 'protocol', 'regime', 'causal', 'seed', 'fingerprints')
-  result = {key: identity[key] for key in kept} | {'model': 's4', 'metric': 'accuracy', 'config': identity}
+  keys = ('task', 'protocol', 'regime', 'causal', 'seed', 'fingerprints')
+  result = {key: identity[key] for key in keys} | {'model': 's4', 'metric': 'accuracy', 'config': identity}
   result |= {'metrics': metrics, 'stages': {'finetune': report}, 'parameters': 363}
   arrays = {'index': np.arange(60), 'label': label, 'prediction': prediction}
   run_folder.write_result(folder, result, arrays)
@@ -78,8 +78,8 @@ def make_run(folder):
   kernels = Kernels('finetune', 8, 'structured', 0, 9, (1,), decay, 2 * decay)
   (folder / run_folder.KERNELS).write_text(kernels.to_json())
   images = np.random.default_rng(2).integers(0, 256, (2, 16)).astype(np.uint8)
-  found = restored.RestoredInputs(np.arange(2, dtype=np.int32), images, images > 99, images, np.int32(8))
-  restored.write_restored(folder, found)
+  actual = restored.RestoredInputs(np.arange(2, dtype=np.int32), images, images > 99, images, np.int32(8))
+  restored.write_restored(folder, actual)
 
 
 def read_run(workdir, with_checkpoints):
@@ -100,7 +100,7 @@ def read_run(workdir, with_checkpoints):
 def read_set(data_dir):
   """Returns the metadata and all examples of each split."""
   splits = examples_lib.open_splits(TASK, data_dir)
-  return [found.metadata | found.gather(np.arange(len(found))) for found in splits.values()]
+  return [actual.metadata | actual.gather(np.arange(len(actual))) for actual in splits.values()]
 
 
 def equal(a, b):
@@ -233,19 +233,19 @@ def kind(path):
 
 def try_all(places, rounds, seed=0):
   """Damages every file once a round; returns {(kind of file, outcome): how often}."""
-  rng, found = np.random.default_rng(seed), collections.Counter()
+  rng, actual = np.random.default_rng(seed), collections.Counter()
   for number in range(rounds):
     for place in places:
       for path in place.files:
         outcome = place.damage(path, (flip, cut, flip, wipe)[number % 4](rng))
         if outcome is not None:
-          found[kind(path), outcome] += 1
-  return found
+          actual[kind(path), outcome] += 1
+  return actual
 
 
-def outcomes_of(found):
+def outcomes_of(counts):
   outcomes = collections.Counter()
-  for (_, outcome), count in found.items():
+  for (_, outcome), count in counts.items():
     outcomes[outcome] += count
   return outcomes
 
@@ -260,17 +260,17 @@ def test_damage_is_named_or_harmless(places):
 
 @pytest.mark.slow
 def test_damage_is_named_or_harmless_many_times(places, capsys):
-  found = try_all(places, rounds=16, seed=1)
-  outcomes = outcomes_of(found)
+  actual = try_all(places, rounds=16, seed=1)
+  outcomes = outcomes_of(actual)
   with capsys.disabled():
     print(
-      f'\n{found.total()} tries: {outcomes["refused"]} refused, {outcomes["harmless"]} harmless, 0 silent'
+      f'\n{actual.total()} tries: {outcomes["refused"]} refused, {outcomes["harmless"]} harmless, 0 silent'
     )
-    for (name, outcome), count in sorted(found.items()):
+    for (name, outcome), count in sorted(actual.items()):
       print(f'  {count:4d} {outcome:8} {name}')
-  assert found.total() >= 500
+  assert actual.total() >= 500
   refused = {
-    name.rpartition('/')[2] for (name, outcome), count in found.items() if count and outcome == 'refused'
+    name.rpartition('/')[2] for (name, outcome), count in actual.items() if count and outcome == 'refused'
   }
   run_files = {'config.json', 'result.json', 'stage.json', 'metrics.jsonl', 'predictions.npz', 'kernels.json'}
   assert refused >= run_files | {
@@ -319,16 +319,16 @@ def test_recorded_runs_need_no_config(places, capsys):
 
 def test_a_stage_that_is_gone_is_named(places, capsys):
   run = places[0].folder
-  kept = run.parent / 'stages' / STAGE
-  kept.parent.mkdir()
-  shutil.move(run / STAGE, kept)
+  stage = run.parent / 'stages' / STAGE
+  stage.parent.mkdir()
+  shutil.move(run / STAGE, stage)
   flags = ['doctor', f'--workdir={run}']
   assert cli.main(flags) == 1
   gone = f'{run / STAGE}, a stage of the run in {run}, is gone; restore it from a copy, or repeat the run in'
   assert gone in capsys.readouterr().out
   (run / STAGE).symlink_to(f'../stages/{STAGE}')
   assert cli.main(flags) == 0
-  kept.rename(kept.with_name('moved'))
+  stage.rename(stage.with_name('moved'))
   for result in (run / run_folder.RESULT, run / 'none'):  # the second pass has no result
     assert cli.main(flags) == 1
     assert f'{STAGE} (a link to ../stages/{STAGE}), a stage of' in capsys.readouterr().out

@@ -88,8 +88,8 @@ def test_only_answers_are_evaluated(config, undisturbed):
 
 def test_what_is_recorded_says_of_the_set_what_training_says(undisturbed, tiny_data, tmp_path, config):
   """A record of the run's predictions has the same values as the run where the prepared set decides them."""
-  told = record.StatedFacts(model='mine', regime='masked')
-  ours = record.record(undisturbed / 'predictions.npz', tmp_path / 'W', told, 'tiny_listops', tiny_data)
+  facts = record.StatedFacts(model='mine', regime='masked')
+  ours = record.record(undisturbed / 'predictions.npz', tmp_path / 'W', facts, 'tiny_listops', tiny_data)
   theirs = run_folder.read_result(undisturbed)
   keys = ('task', 'metric', 'splits', 'fingerprints', 'data', 'regime', 'causal', 'protocol')
   assert {key: ours[key] for key in keys} == {key: theirs[key] for key in keys}

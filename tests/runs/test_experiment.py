@@ -127,10 +127,10 @@ def test_programs_are_kept_for_the_next_start(variable, folder, without_cache, m
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv('LRA_SPT_CACHE', variable)
   experiment.keep_compiled('run')
-  found = pathlib.Path(jax.config.jax_compilation_cache_dir)
-  assert found == tmp_path / (folder or 'run/compilation_cache')
+  actual = pathlib.Path(jax.config.jax_compilation_cache_dir)
+  assert actual == tmp_path / (folder or 'run/compilation_cache')
   experiment.keep_compiled('another')  # the first call decides for the whole process
-  assert pathlib.Path(jax.config.jax_compilation_cache_dir) == found
+  assert pathlib.Path(jax.config.jax_compilation_cache_dir) == actual
 
 
 def test_predictions_are_of_the_test_set(scratch, tiny_data):
@@ -192,17 +192,17 @@ def test_a_process_with_other_settings_trains_the_same_numbers(
   scratch, tiny_config, tiny_data, tmp_path, other_settings
 ):
   overrides = {'runtime.data_dir': str(tiny_data), 'finetune.epochs': 2}
-  config, said = lra_spt.load_config(f'{tiny_config}:regime=scratch', overrides), []
+  config, message = lra_spt.load_config(f'{tiny_config}:regime=scratch', overrides), []
   forget_programs()
   with other_settings():
-    result = lra_spt.train(config, tmp_path / 'run', announce=said.append)
+    result = lra_spt.train(config, tmp_path / 'run', announce=message.append)
   before = run_folder.read_result(scratch)
   assert result['metrics'] == before['metrics']
   (stage,), (stage_before,) = result['stages'].values(), before['stages'].values()
   assert stage['best_digest'] == stage_before['best_digest']
   assert stage['computed']['prng'] == 'threefry2x32'
   assert stage['computed']['settings']['jax_enable_x64'] is False
-  assert 'jax_enable_x64=True, jax_threefry_partitionable=False, jax_default_prng_impl=rbg' in said[0]
+  assert 'jax_enable_x64=True, jax_threefry_partitionable=False, jax_default_prng_impl=rbg' in message[0]
 
 
 def test_a_stage_that_goes_on_with_other_settings_says_so(scratch, arguments, capsys, tmp_path):
@@ -219,8 +219,8 @@ def test_a_stage_that_goes_on_with_other_settings_says_so(scratch, arguments, ca
     path.unlink()
   assert [each['prng'] for each in report['computed_before']] == ['threefry2x32', 'rbg']
   assert report['computed']['prng'] == 'threefry2x32'
-  said = [line.partition(' goes on with ')[2] for line in capsys.readouterr().out.splitlines()]
-  assert [line for line in said if line] == [
+  message = [line.partition(' goes on with ')[2] for line in capsys.readouterr().out.splitlines()]
+  assert [line for line in message if line] == [
     'prng rbg instead of threefry2x32',
     'prng threefry2x32 instead of rbg',
   ]
@@ -286,8 +286,8 @@ def test_an_edited_task_is_another_one(tiny_config, tiny_data, tmp_path, monkeyp
     )
 
   def run(workdir, **options):
-    said = []
-    return experiment.run(config, tmp_path / workdir, announce=said.append, **options), said
+    message = []
+    return experiment.run(config, tmp_path / workdir, announce=message.append, **options), message
 
   edit()
   result, _ = run('a', stages=tmp_path / 'stages')
@@ -305,8 +305,8 @@ def test_an_edited_task_is_another_one(tiny_config, tiny_data, tmp_path, monkeyp
   with pytest.raises(ConfigError, match=r"different config than the study has now; .*\ncode.task: 'fields:"):
     runner.check(tmp_path, [job])
   config.seed = 1
-  other, said = run('b', stages=tmp_path / 'stages')
-  assert not [line for line in said if 'already done' in line]
+  other, message = run('b', stages=tmp_path / 'stages')
+  assert not [line for line in message if 'already done' in line]
   assert in_what_they_differ([settings(result), settings(other)]) == ['code.task']
 
 

@@ -65,9 +65,9 @@ def test_patterns_choose_places(load):
 
 
 def test_layers_without_kernels_or_weights_are_left_out(workdir, capsys):
-  found = kernels.compute(workdir)
-  assert found.shown == (1,)
-  assert np.isfinite(found.learned).all(1).tolist() == [True, False]
+  actual = kernels.compute(workdir)
+  assert actual.shown == (1,)
+  assert np.isfinite(actual.learned).all(1).tolist() == [True, False]
   with pytest.raises(
     ConfigError, match='--layers names layer 2, whose mixer in .* has no convolution kernel'
   ):

@@ -69,9 +69,9 @@ def test_the_field_of_a_moving_average_is_that_of_the_formula(tokens):
     inputs, lengths, channels = jnp.ones((2, L), jnp.int32), np.array([L, 11], np.int32), 0
   else:  # the third channel is a flag, which does not count
     inputs, lengths, channels = jnp.asarray(values(2, L, 3)), None, 2
-  found = inside._field(model, inputs, lengths, channels, '')
-  np.testing.assert_allclose(found, expected, atol=1e-6)
-  np.testing.assert_allclose(found.sum(), 1)
+  actual = inside._field(model, inputs, lengths, channels, '')
+  np.testing.assert_allclose(actual, expected, atol=1e-6)
+  np.testing.assert_allclose(actual.sum(), 1)
   model.encoder.blocks.mixer_norm.norm.scale[...] *= np.nan
   with pytest.raises(NonFiniteError, match='the gradient of the initial model is nan in all'):
     inside._field(model, inputs, lengths, channels, 'initial')
@@ -130,16 +130,16 @@ def test_queries_of_zero_attend_uniformly():
     linear = getattr(model.encoder.blocks.mixer, name)
     linear.kernel[...] *= 0
     linear.bias[...] *= 0
-  found, left_out = inside._weights_or_none(model, jnp.asarray(values(2, L, 3)), None, '')
+  actual, left_out = inside._weights_or_none(model, jnp.asarray(values(2, L, 3)), None, '')
   assert not left_out
-  assert found['attention'].shape == (2, 2, L)
-  np.testing.assert_allclose(found['attention'], np.broadcast_to(found['uniform'], (2, 2, L)), rtol=1e-5)
+  assert actual['attention'].shape == (2, 2, L)
+  np.testing.assert_allclose(actual['attention'], np.broadcast_to(actual['uniform'], (2, 2, L)), rtol=1e-5)
   # L - d queries have a key at distance d before them; query t divides its weight among t + 1 keys.
   expected = [np.mean(1 / np.arange(d + 1, L + 1)) for d in range(L)]
-  np.testing.assert_allclose(found['uniform'], expected, rtol=1e-5)
+  np.testing.assert_allclose(actual['uniform'], expected, rtol=1e-5)
   mean = np.mean([np.arange(t + 1).mean() for t in range(L)])
-  np.testing.assert_allclose(found['spans'], mean, rtol=1e-5)
-  np.testing.assert_allclose(found['uniform_span'], mean, rtol=1e-5)
+  np.testing.assert_allclose(actual['spans'], mean, rtol=1e-5)
+  np.testing.assert_allclose(actual['uniform_span'], mean, rtol=1e-5)
 
 
 MIXERS = {
@@ -204,8 +204,8 @@ def test_forms_without_softmax_weights_have_none(name):
 def test_weights_that_need_too_much_memory_or_have_another_shape(monkeypatch):
   model = model_of()
   monkeypatch.setattr(inside, 'MOST_WEIGHTS', 2 * L * L - 1)
-  found, left_out = inside._weights_or_none(model, jnp.asarray(values(1, L, 3)), None, '')
-  assert not found
+  actual, left_out = inside._weights_or_none(model, jnp.asarray(values(1, L, 3)), None, '')
+  assert not actual
   assert left_out.startswith('Attention weights are left out: one layer has 1,152 of them per example')
   wrong = lambda self, x_BLD, *, lengths_B: x_BLD  # noqa: E731
   monkeypatch.setattr(type(model.encoder.blocks.mixer), 'attention_weights', wrong)
@@ -230,22 +230,22 @@ def test_a_run_and_its_run_from_scratch(undisturbed, scratch, tmp_path, capsys, 
   assert cli.main(['inside', f'--workdir={run}', *flags]) == 0
   printed = capsys.readouterr().out
   assert 'after self-pretraining: 90 % of the gradient within' in printed
-  found = read_inside(run / run_folder.INSIDE)
+  actual = read_inside(run / run_folder.INSIDE)
   states = ['initial', 'pretrained', 'finetuned', 'scratch']
-  assert list(found.field) == list(found.attention) == list(found.spans) == states
-  assert found.steps == {
+  assert list(actual.field) == list(actual.attention) == list(actual.spans) == states
+  assert actual.steps == {
     'initial': 0,
     'pretrained': lra_spt.load_run(undisturbed, 'pretrain').step,
     'finetuned': lra_spt.load_run(undisturbed).step,
     'scratch': lra_spt.load_run(scratch).step,
   }
-  assert found.examples == 3
-  assert found.kernels == {}
-  for field in found.field.values():
+  assert actual.examples == 3
+  assert actual.kernels == {}
+  for field in actual.field.values():
     np.testing.assert_allclose(field.sum(), 1, atol=1e-4)
-  curves = [*found.field.values()]
+  curves = [*actual.field.values()]
   assert not any(np.allclose(a, b, rtol=1e-3) for a, b in zip(curves, curves[1:], strict=False))
-  assert found.attention['initial'].shape == (2, 2, 24)
+  assert actual.attention['initial'].shape == (2, 2, 24)
   assert file_contents(undisturbed) == before
   assert cli.main(['report', f'--workdir={run}']) == 0
   assert 'Looking inside' in (run / 'report.html').read_text()

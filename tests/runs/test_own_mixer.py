@@ -102,17 +102,19 @@ def test_an_edited_mixer_is_another_one(registered, tiny_data, repository, tmp_p
   def run(text, workdir, **options):
     loading._registered.clear()  # as in a new process
     registered(text)
-    said = []
-    found = experiment.run(loading.load(spec, overrides), tmp_path / workdir, announce=said.append, **options)
-    return found, said
+    lines = []
+    actual = experiment.run(
+      loading.load(spec, overrides), tmp_path / workdir, announce=lines.append, **options
+    )
+    return actual, lines
 
-  result, said = run(FILE, 'a')
-  assert any('at least' in line and 'operations a step' in line for line in said)
+  result, lines = run(FILE, 'a')
+  assert any('at least' in line and 'operations a step' in line for line in lines)
   assert '\u2265' in report.write(read_any(tmp_path / 'a')).read_text()
   assert result['code'] == json.loads((tmp_path / 'a' / 'config.json').read_text())['code']
-  again, said = run(FILE, 'a')
+  again, lines = run(FILE, 'a')
   assert again == result
-  assert not [line for line in said if 'best validation' in line]
+  assert not [line for line in lines if 'best validation' in line]
   edited = FILE.replace('self.reach + ahead + 1', 'self.reach + ahead')
   message = r"a belongs to other code of your own; .*\ncode.mixer: 'text:.*' -> 'text:"
   with pytest.raises(ConfigError, match=message):
@@ -134,9 +136,9 @@ def test_an_edited_mixer_is_another_one(registered, tiny_data, repository, tmp_p
   with pytest.raises(ConfigError, match='a was trained with your own code'):
     load_run(tmp_path / 'a')
   monkeypatch.setenv(user_code.ACCEPT, '1')
-  again, said = run(FILE.replace('ahead = 0', '# Nothing.\n    ahead = 0'), 'a')
+  again, lines = run(FILE.replace('ahead = 0', '# Nothing.\n    ahead = 0'), 'a')
   assert again == result
-  assert any('(mixer) has changed' in line for line in said)
+  assert any('(mixer) has changed' in line for line in lines)
   assert load_run(tmp_path / 'a').step == 2
 
 
@@ -259,8 +261,8 @@ def test_parameters_are_float32(registered, tiny_data, repository, tmp_path, cap
   overrides = ['--config.runtime.check_mixer=false', f'--config.runtime.data_dir={tiny_data}']
   for command in (['check'], ['train', f'--workdir={tmp_path / "run"}', *overrides]):
     assert cli.main([*command, config, f'--register={path}']) == 2
-    said = f"lra-spt: The model's parameter encoder/blocks/mixer/gain_D is {dtype}: {advice}.\n"
-    assert capsys.readouterr().err == said
+    message = f"lra-spt: The model's parameter encoder/blocks/mixer/gain_D is {dtype}: {advice}.\n"
+    assert capsys.readouterr().err == message
   assert not (tmp_path / 'run').exists()
 
 

@@ -132,10 +132,10 @@ def test_a_device_or_two_for_each_member(lra_spt_train, alone_from_scratch, traj
 def test_rates_of_finetuning_share_one_pretraining(lra_spt_train, tmp_path, capsys):
   assert lra_spt_train(tmp_path, RATES, '--config.runtime.members=2') == 0
   assert len(list(tmp_path.glob('stages/pretrain-*'))) == 1
-  said = capsys.readouterr().out
-  assert said.count('pretrain: best validation') == 1
-  assert said.count('pretrain: already done') == 1
-  assert re.search('finetune: .* 2 runs as one program', said)
+  message = capsys.readouterr().out
+  assert message.count('pretrain: best validation') == 1
+  assert message.count('pretrain: already done') == 1
+  assert re.search('finetune: .* 2 runs as one program', message)
   assert len({link.resolve() for link in tmp_path.glob('finetune*/pretrain-*')}) == 1
   reports = [result_of(tmp_path / folder_of(rate))['stages'] for rate in ('1e-3', '3e-2')]
   assert reports[0]['pretrain'] == reports[1]['pretrain']
@@ -172,9 +172,9 @@ def test_one_that_diverges_does_not_disturb_the_others(
 ):
   rates = '--config.finetune.optimizer.lr=1e-3,1e38,3e-2'
   assert lra_spt_train(tmp_path, rates, '--config.runtime.members=3', argument='regime=scratch') == 2
-  said = capsys.readouterr().err
-  assert said.startswith('lra-spt: 1 of 3 runs that trained together failed: ')
-  assert said.count('finetune met a non-finite number at step ') == 1
+  message = capsys.readouterr().err
+  assert message.startswith('lra-spt: 1 of 3 runs that trained together failed: ')
+  assert message.count('finetune met a non-finite number at step ') == 1
   failed = tmp_path / folder_of('1e38')
   assert not (failed / 'result.json').exists()
   assert json.loads((failed / 'failure.json').read_text())['kind'] == 'NonFiniteError'
@@ -204,10 +204,10 @@ def test_the_reported_metrics_are_those_that_chose_the_best_step(lra_spt_train, 
   assert lra_spt_train(tmp_path, *flags, argument='regime=masked,protocol=paper') == 0
   best = set()
   for run in tmp_path.glob('seed*'):
-    told = result_of(run)['stages']['pretrain']
-    lines = [line for line in trajectory(run)[told['folder']] if line['split'] == 'validation']
-    (line,) = (line for line in lines if line['step'] == told['best_step'])
-    assert told['metrics'] == {key: line[key] for key in told['metrics']}
+    reported = result_of(run)['stages']['pretrain']
+    lines = [line for line in trajectory(run)[reported['folder']] if line['split'] == 'validation']
+    (line,) = (line for line in lines if line['step'] == reported['best_step'])
+    assert reported['metrics'] == {key: line[key] for key in reported['metrics']}
     best.add(line['step'])
   assert len(best) > 1
 
@@ -271,8 +271,10 @@ def test_a_damaged_step_that_others_go_on_from_costs_them_nothing(lra_spt_train,
     assert lra_spt_train(tmp_path, *flags) == 75
   with asked_to_end_after(3):
     assert lra_spt_train(tmp_path / 'seed1', argument='regime=masked,seed=1') == 75
-  kept = sorted((tmp_path / 'seed1').glob('pretrain-*/checkpoints/latest/*'), key=lambda path: int(path.name))
-  for path in kept[0].rglob('*'):
+  steps = sorted(
+    (tmp_path / 'seed1').glob('pretrain-*/checkpoints/latest/*'), key=lambda path: int(path.name)
+  )
+  for path in steps[0].rglob('*'):
     if path.is_file():
       path.write_bytes(b'')
   assert lra_spt_train(tmp_path, *flags) == 0

@@ -46,11 +46,11 @@ def cheap(gcs, bucket, stripes, tmp_path, monkeypatch, capsys):
 
 def test_a_workdir_that_another_process_trains_in(gcs, bucket, cheap):
   with files.owned(f'gs://{bucket}/run', 'training in'):
-    status, said = cheap()
+    status, message = cheap()
   assert status == 2
   assert (
     f'Another process (process {os.getpid()} on {socket.gethostname()}) is training in gs://{bucket}/run'
-    in said
+    in message
   )
   assert gcs.names(bucket) == []
 
@@ -73,11 +73,11 @@ def test_a_run_that_loses_its_lease(gcs, bucket, cheap, dead_owner, monkeypatch,
     return known.data.count(b'\n') if known else 0
 
   gcs.fault = stop
-  status, said = cheap()
+  status, message = cheap()
   assert status == 2
-  assert said.splitlines()[-1].startswith(f'lra-spt: gs://{bucket}/run belongs to process 7 on gone now')
-  assert 'Traceback' not in said
-  changed = {key[1] for key, found in gcs.objects.items() if then.get(key) != found}
+  assert message.splitlines()[-1].startswith(f'lra-spt: gs://{bucket}/run belongs to process 7 on gone now')
+  assert 'Traceback' not in message
+  changed = {key[1] for key, actual in gcs.objects.items() if then.get(key) != actual}
   arrives = 'metrics.jsonl', 'manifest.ocdbt', '/state/_sharding'
   assert all(name.endswith(arrives) or '/d/' in name for name in changed), changed
 
@@ -92,15 +92,15 @@ def test_a_run_that_loses_its_lease(gcs, bucket, cheap, dead_owner, monkeypatch,
 )
 def test_a_run_in_a_bucket_that_may_not_be_written_to(gcs, bucket, cheap, refused):
   gcs.fault = lambda method, name: 403 if method == 'POST' and refused in name else None
-  status, said = cheap()
+  status, message = cheap()
   assert status == 2
-  sentence = said.splitlines()[-1]
+  sentence = message.splitlines()[-1]
   assert sentence.startswith(f'lra-spt: gs://{bucket}/run')
   assert 'permission' in sentence
-  assert 'Traceback' not in said
+  assert 'Traceback' not in message
   gcs.fault = lambda method, name: None
-  status, said = cheap()
-  assert status == 0, said
+  status, message = cheap()
+  assert status == 0, message
 
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # Orbax leaves readers behind
@@ -112,9 +112,11 @@ def test_a_checkpoint_that_may_not_be_read_is_not_called_damaged(gcs, bucket, ch
     gcs.fault = lambda method, name, parts=parts: (
       403 if method == 'GET' and all(part in name for part in parts) else None
     )
-    status, said = cheap('runs/two', store, '--config.finetune.optimizer.lr=1e-4', argument='regime=masked')
+    status, message = cheap(
+      'runs/two', store, '--config.finetune.optimizer.lr=1e-4', argument='regime=masked'
+    )
     assert status == 2, refused
-    sentence = said.splitlines()[-1]
+    sentence = message.splitlines()[-1]
     assert 'could not be read: permission is denied' in sentence
     assert 'delete' not in sentence
     assert 'damaged' not in sentence
@@ -124,26 +126,26 @@ def test_a_checkpoint_that_may_not_be_read_is_not_called_damaged(gcs, bucket, ch
 def test_runs_share_their_pretraining(gcs, bucket, cheap):
   store = f'--stages=gs://{bucket}/stages'
   assert cheap('runs/one', store, argument='regime=masked')[0] == 0
-  status, said = cheap('runs/two', store, '--config.finetune.optimizer.lr=1e-4', argument='regime=masked')
+  status, message = cheap('runs/two', store, '--config.finetune.optimizer.lr=1e-4', argument='regime=masked')
   assert status == 0
-  assert f'pretrain: already done, in gs://{bucket}/stages/pretrain-' in said
+  assert f'pretrain: already done, in gs://{bucket}/stages/pretrain-' in message
   assert len({name.split('/')[1] for name in gcs.names(bucket, 'stages/')}) == 3
   assert not [name for name in gcs.names(bucket) if leases.LEASE in name]
   assert cli.main(['doctor', f'--workdir=gs://{bucket}/runs']) == 0
   assert cli.main(['report', f'--workdir=gs://{bucket}/runs']) == 0
-  status, said = cheap('runs/two', '--config.finetune.optimizer.lr=1e-4', argument='regime=masked')
-  assert 'holds a finished run' in said
-  status, said = cheap('runs/three', '--stages=stages', argument='regime=masked')
+  status, message = cheap('runs/two', '--config.finetune.optimizer.lr=1e-4', argument='regime=masked')
+  assert 'holds a finished run' in message
+  status, message = cheap('runs/three', '--stages=stages', argument='regime=masked')
   assert status == 2
-  assert 'give two folders, or two places in buckets' in said
+  assert 'give two folders, or two places in buckets' in message
 
 
 @pytest.mark.slow
 def test_runs_of_one_program(gcs, bucket, cheap):
   """The two runs share one pretraining and differ only in their finetuning."""
   flags = ('--config.runtime.members=2', '--config.finetune.optimizer.lr=1e-4,1e-3')
-  status, said = cheap('runs', *flags, argument='regime=masked')
-  assert status == 0, said
+  status, message = cheap('runs', *flags, argument='regime=masked')
+  assert status == 0, message
   names = gcs.names(bucket, 'runs/')
   assert len([name for name in names if name.endswith('/result.json')]) == 2
   pretrained = {name.split('/')[2] for name in names if name.endswith('stage.json') and '/pretrain-' in name}
@@ -154,9 +156,9 @@ def test_runs_of_one_program(gcs, bucket, cheap):
 
 @pytest.mark.parametrize('flag', ['trackers=wandb', 'profile_steps=2'])
 def test_what_is_written_to_folders_only(gcs, cheap, flag):
-  status, said = cheap('run', f'--config.runtime.{flag}')
+  status, message = cheap('run', f'--config.runtime.{flag}')
   assert status == 2
-  assert 'written to folders only' in said or 'not installed' in said
+  assert 'written to folders only' in message or 'not installed' in message
 
 
 @pytest.fixture(scope='module')
@@ -195,10 +197,10 @@ def shaken(gcs_server, start_training, tiny_data, tmp_path_factory):
 def test_a_killed_run_is_the_undisturbed_one(gcs, shaken, undisturbed, trajectory, tmp_path):
   """Losses and predictions are bit for bit those of a run in a folder, without kills and faults."""
   gcs.download(shaken, 'runs/one', tmp_path)
-  found, expected = trajectory(tmp_path), trajectory(undisturbed)
-  assert found.keys() == expected.keys()
+  actual, expected = trajectory(tmp_path), trajectory(undisturbed)
+  assert actual.keys() == expected.keys()
   for stage, lines in expected.items():
-    assert found[stage] == lines
+    assert actual[stage] == lines
   here, there = (np.load(folder / 'predictions.npz') for folder in (undisturbed, tmp_path))
   np.testing.assert_array_equal(here['prediction'], there['prediction'])
   assert not [name for name in gcs.names(shaken) if leases.LEASE in name or 'failure' in name]
@@ -236,9 +238,9 @@ def test_flipped_bytes_are_found(gcs, shaken, capsys):
     gcs.flip(shaken, name, at=data.index(b'seconds') if part == 'result.json' else len(data) // 2)
   try:
     assert cli.main(['doctor', runs]) == 1
-    said = capsys.readouterr().out
+    message = capsys.readouterr().out
     for part in ('result.json', 'metrics.jsonl', 'checkpoints/best/'):  # it holds the checksum of predictions
-      assert expected[part] in said
+      assert expected[part] in message
     result = shaken, 'runs/one/result.json'
     gcs.objects[result] = before[result]
     assert cli.main(['report', runs, '--output=gs://elsewhere/report.html']) == 2
@@ -265,17 +267,17 @@ def test_processes_that_share_nothing_but_a_bucket(
         options = {'data_dir': f'gs://{bucket}/data', 'killed_at': second_killed_at if i else None}
         flags = (*cluster, f'--process={i}', '--config.runtime.mesh.fsdp=4')
         started.append(start_training(f'gs://{bucket}/run', *flags, **options))
-    said = [process.communicate(timeout=300)[0] for process in started]
-    return [process.returncode for process in started], said
+    message = [process.communicate(timeout=300)[0] for process in started]
+    return [process.returncode for process in started], message
 
-  statuses, said = run('logged:finetune:8')
-  assert statuses == [75, -signal.SIGKILL], said
-  statuses, said = run(None)
-  assert statuses == [0, 0], said
+  statuses, message = run('logged:finetune:8')
+  assert statuses == [75, -signal.SIGKILL], message
+  statuses, message = run(None)
+  assert statuses == [0, 0], message
   gcs.download(bucket, 'run', tmp_path / 'run')
-  found, expected = trajectory(tmp_path / 'run'), trajectory(undisturbed)
+  actual, expected = trajectory(tmp_path / 'run'), trajectory(undisturbed)
   for stage, lines in expected.items():
-    for one, other in zip(found[stage], lines, strict=True):
+    for one, other in zip(actual[stage], lines, strict=True):
       assert one.keys() == other.keys()
       np.testing.assert_allclose(one['loss'], other['loss'], rtol=1e-4)
   assert cli.main(['doctor', f'--workdir=gs://{bucket}/run']) == 0

@@ -37,12 +37,12 @@ def load(repository, tiny_data):
 def exported(undisturbed, load, tmp_path_factory):
   """{stage: file} of a run."""
   load()  # registers the task
-  found = {}
+  actual = {}
   for stage in ('pretrain', 'finetune'):
-    found[stage] = tmp_path_factory.mktemp('weights') / f'{stage}.safetensors'
-    flags = ['--format=safetensors', f'--stage={stage}', f'--output={found[stage]}']
+    actual[stage] = tmp_path_factory.mktemp('weights') / f'{stage}.safetensors'
+    flags = ['--format=safetensors', f'--stage={stage}', f'--output={actual[stage]}']
     assert cli.main(['export', f'--workdir={undisturbed}', *flags]) == 0
-  return found
+  return actual
 
 
 def first_state(config):
@@ -58,9 +58,9 @@ def first_state(config):
 @pytest.mark.parametrize('regime', ['masked', 'scratch'])
 def test_an_encoder_comes_back_bit_for_bit(exported, undisturbed, load, stage, regime):
   run = lra_spt.load_run(undisturbed, stage)
-  name, found = first_state(load(regime, **{'model.weights': str(exported[stage])}))
+  name, actual = first_state(load(regime, **{'model.weights': str(exported[stage])}))
   assert name == ('pretrain' if regime == 'masked' else 'finetune')
-  jax.tree.map(np.testing.assert_array_equal, found, run.params['encoder'])
+  jax.tree.map(np.testing.assert_array_equal, actual, run.params['encoder'])
   with safetensors.safe_open(exported[stage], 'numpy') as file:
     about = file.metadata()
   assert (about['task'], about['stage'], about['step']) == (run.config.task, stage, str(run.step))
@@ -90,7 +90,7 @@ def test_weights_that_are_not_finite_are_named(exported, load, tmp_path):
 
 
 @pytest.mark.parametrize(
-  'key, value, said',
+  'key, value, message',
   [
     ('model.mixer.heads', 4, 'model.mixer.heads=2 instead of 4'),
     ('model.activation', 'silu', 'model.activation=gelu instead of silu'),
@@ -98,12 +98,12 @@ def test_weights_that_are_not_finite_are_named(exported, load, tmp_path):
     ('model.mixer.rotary', True, 'model.mixer.rotary=False instead of True'),
   ],
 )
-def test_parameters_that_would_mean_something_else_are_refused(exported, load, key, value, said):
+def test_parameters_that_would_mean_something_else_are_refused(exported, load, key, value, message):
   config = load('scratch', **{'model.weights': str(exported['finetune'])})
   at, name = (config.model.mixer if 'mixer' in key else config.model), key.rpartition('.')[2]
   with config.unlocked(), at.unlocked():
     at[name] = value
-  with pytest.raises(CheckpointError, match=re.escape(said)):
+  with pytest.raises(CheckpointError, match=re.escape(message)):
     first_state(config)
 
 
@@ -193,11 +193,11 @@ def test_the_flag_cannot_be_made_up(load, tmp_path):
 
 
 def test_arrays_keep_what_they_are(load, tmp_path):
-  kept = {'embed': {'kernel': np.ones((2, 2), np.float32)}, 'count': np.int32(3), 'scale': np.float32(0.5)}
-  weights.write(tmp_path / 'file', {'encoder': kept}, {}, {})
-  found = weights.read(tmp_path / 'file', resolve(load()).model).params['encoder']
+  tree = {'embed': {'kernel': np.ones((2, 2), np.float32)}, 'count': np.int32(3), 'scale': np.float32(0.5)}
+  weights.write(tmp_path / 'file', {'encoder': tree}, {}, {})
+  actual = weights.read(tmp_path / 'file', resolve(load()).model).params['encoder']
   for name in ('count', 'scale'):
-    np.testing.assert_array_equal(found[name], kept[name], strict=True)
+    np.testing.assert_array_equal(actual[name], tree[name], strict=True)
   with pytest.raises(ConfigError, match=r'params\.encoder\.a is complex'):
     weights.write(tmp_path / 'other', {'encoder': {'a': np.ones(2, np.complex64)}}, {}, {})
 
@@ -214,8 +214,8 @@ def test_what_does_not_fit_is_named_before_anything_is_written(exported, load, t
     if isinstance(change, bytes):
       path.write_bytes(change)
     else:
-      kept = {name: array for name, array in (tensors | change).items() if array is not None}
-      safetensors.numpy.save_file(kept, path)
+      arrays = {name: array for name, array in (tensors | change).items() if array is not None}
+      safetensors.numpy.save_file(arrays, path)
     with pytest.raises(kind, match=message):
       plan(load('scratch', **{'model.weights': str(path)}))
 

@@ -154,8 +154,8 @@ def test_sizes():
 
   assert compare._sized(cost, 66_000, values, 'it', 'parameters') == ({}, 65_000)
   assert compare._sized(cost, 95_000, values, 'it', 'parameters') == ({'model.depth': 3}, 95_000)
-  size, found = compare._sized(cost, 50_000, values, 'it', 'parameters')
-  assert (size, abs(found / 50_000 - 1) <= 0.1) == ({'model.width': 56, 'model.feed_forward': 112}, True)
+  size, actual = compare._sized(cost, 50_000, values, 'it', 'parameters')
+  assert (size, abs(actual / 50_000 - 1) <= 0.1) == ({'model.width': 56, 'model.feed_forward': 112}, True)
   with pytest.raises(ConfigError, match='no depth or width brings it within 10%'):
     compare._sized(lambda size: 10**9 * size.get('model.depth', 1), 5, values, 'it', 'parameters')
 

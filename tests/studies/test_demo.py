@@ -45,12 +45,12 @@ def test_smoke_run_writes_all_arms_and_a_report(smoke):
 
 
 def _check_pictures(workdir):
-  found = restored.read_restored(workdir / 'seed101' / 'masked')
+  actual = restored.read_restored(workdir / 'seed101' / 'masked')
   test = examples.open_split('stripes', 'test', workdir / 'data' / 'seed101').gather(range(demo.PICTURES))
-  np.testing.assert_array_equal(found.original, test['inputs'])
-  np.testing.assert_array_equal(found.restored[~found.hidden], found.original[~found.hidden])
-  assert 0.4 < found.share < 0.6
-  assert np.mean(found.restored[found.hidden] != found.original[found.hidden]) > 0.5
+  np.testing.assert_array_equal(actual.original, test['inputs'])
+  np.testing.assert_array_equal(actual.restored[~actual.hidden], actual.original[~actual.hidden])
+  assert 0.4 < actual.share < 0.6
+  assert np.mean(actual.restored[actual.hidden] != actual.original[actual.hidden]) > 0.5
   assert (workdir / 'report.html').read_text().count('<img src="data:image/png;base64,') == 3 * demo.PICTURES
 
 

@@ -148,38 +148,38 @@ def test_curves_of_a_run_with_pretraining(runs, tiny_data, repository, file_cont
   (folder, starts), read = runs, stage or 'pretrain'
   folder = folder / 'masked'
   before = file_contents(folder)
-  found = kernels.compute(folder, stage)
+  actual = kernels.compute(folder, stage)
   assert file_contents(folder) == before
-  assert (found.stage, found.initialisation, found.row, found.lags) == (read, 'structured', 0, LENGTH)
-  assert found.shown == (1, 3, 5)
+  assert (actual.stage, actual.initialisation, actual.row, actual.lags) == (read, 'structured', 0, LENGTH)
+  assert actual.shown == (1, 3, 5)
   best = best_of(folder, read, config_of(tiny_data, repository, 'masked'))
-  assert found.step == best['step'] == {'pretrain': 12, 'finetune': 6}[read]
-  assert found.initial.shape == found.learned.shape == (DEPTH, LENGTH)
+  assert actual.step == best['step'] == {'pretrain': 12, 'finetune': 6}[read]
+  assert actual.initial.shape == actual.learned.shape == (DEPTH, LENGTH)
   # The initial kernels of both stages are those of the run, before pretraining.
-  np.testing.assert_allclose(found.initial, formula(starts['masked']), rtol=1e-5)
-  np.testing.assert_allclose(found.learned, formula(mixer_arrays(best)), rtol=1e-5)
-  assert not np.allclose(found.learned, found.initial, rtol=1e-3)
+  np.testing.assert_allclose(actual.initial, formula(starts['masked']), rtol=1e-5)
+  np.testing.assert_allclose(actual.learned, formula(mixer_arrays(best)), rtol=1e-5)
+  assert not np.allclose(actual.learned, actual.initial, rtol=1e-3)
 
 
 def test_curves_of_a_trained_run_from_scratch(runs, tiny_data, repository):
   folder, starts = runs
-  found = kernels.compute(folder / 'scratch', layers=(2,), lags=7)
-  assert (found.stage, found.initialisation, found.shown, found.lags) == ('finetune', 'random', (2,), 7)
+  actual = kernels.compute(folder / 'scratch', layers=(2,), lags=7)
+  assert (actual.stage, actual.initialisation, actual.shown, actual.lags) == ('finetune', 'random', (2,), 7)
   best = best_of(folder / 'scratch', 'finetune', config_of(tiny_data, repository, 'scratch'))
-  np.testing.assert_allclose(found.learned, formula(mixer_arrays(best)), rtol=1e-5)
-  assert not np.allclose(found.learned, found.initial, rtol=1e-3)
-  np.testing.assert_allclose(found.initial, formula(starts['scratch']), rtol=1e-5)
+  np.testing.assert_allclose(actual.learned, formula(mixer_arrays(best)), rtol=1e-5)
+  assert not np.allclose(actual.learned, actual.initial, rtol=1e-3)
+  np.testing.assert_allclose(actual.initial, formula(starts['scratch']), rtol=1e-5)
   assert starts['scratch']['scale'].std() < 0.7  # random_std is 0.5; without it the std is 1
 
 
 def test_looking_inside_shows_the_same_kernels(runs):
-  found = look_inside(runs[0] / 'scratch', examples=2)
-  assert list(found.kernels) == list(found.field) == ['initial', 'scratch']
+  actual = look_inside(runs[0] / 'scratch', examples=2)
+  assert list(actual.kernels) == list(actual.field) == ['initial', 'scratch']
   whole = kernels.compute(runs[0] / 'scratch')
-  np.testing.assert_array_equal(found.kernels['initial'], whole.initial)
-  np.testing.assert_array_equal(found.kernels['scratch'], whole.learned)
-  assert not found.attention
-  assert found.uniform is None
+  np.testing.assert_array_equal(actual.kernels['initial'], whole.initial)
+  np.testing.assert_array_equal(actual.kernels['scratch'], whole.learned)
+  assert not actual.attention
+  assert actual.uniform is None
 
 
 def test_initial_kernels_of_a_run_that_starts_from_another(runs, tmp_path):
@@ -195,8 +195,8 @@ def test_initial_kernels_of_a_run_that_starts_from_another(runs, tmp_path):
   (folder / 'result.json').touch()
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(run_folder, 'read_result', lambda folder: {'pretrained': {'seed': 0}})
-    found = kernels.compute(folder, 'finetune')
-  np.testing.assert_allclose(found.initial, formula(runs[1]['masked']), rtol=1e-5)
+    actual = kernels.compute(folder, 'finetune')
+  np.testing.assert_allclose(actual.initial, formula(runs[1]['masked']), rtol=1e-5)
   stored['model']['weights'] = 'sha256:0'
   (folder / 'config.json').write_text(json.dumps(stored))
   with pytest.raises(kernels.NoKernels, match=r'started from model\.weights, which it does not keep'):
@@ -312,8 +312,8 @@ def made_up(layers=3, length=50, **changes):
 
 def test_reach_is_the_number_of_lags_that_hold_most():
   curves = np.array([[1.0] * 10, [0.0, 0.0, 5.0] + [0.0] * 7, [0.0] * 10, [1.0] * 9 + [np.nan]])
-  found = made_up(initial=curves, learned=curves, shown=(1, 2, 3, 4))
-  assert found.reach('initial') == [9, 3, 1, None]
+  actual = made_up(initial=curves, learned=curves, shown=(1, 2, 3, 4))
+  assert actual.reach('initial') == [9, 3, 1, None]
 
 
 def test_file_keeps_six_digits_and_what_is_not_finite(tmp_path):
@@ -381,15 +381,15 @@ def test_figures_of_kernels_that_are_hard_to_draw(tmp_path):
   """The kernels are zero everywhere, not finite, of one lag, or with a last row that is not full. One title
   looks like TeX."""
   zero, broken = np.zeros((1, 50)), np.full((1, 50), np.nan)
-  for found in (
+  for actual in (
     made_up(4, row=7),
     made_up(1, initial=zero, learned=zero),
     made_up(1, learned=broken),
     made_up(1, lags=1),
   ):
-    plots.kernel_png(found, 'x$^{2', STYLE, tmp_path / 'a.png')
+    plots.kernel_png(actual, 'x$^{2', STYLE, tmp_path / 'a.png')
     assert (tmp_path / 'a.png').read_bytes().startswith(b'\x89PNG')
-    run = types.SimpleNamespace(kernels=found, task='t', model='m', arm='a', seed=0, regime='masked')
+    run = types.SimpleNamespace(kernels=actual, task='t', model='m', arm='a', seed=0, regime='masked')
     (view,) = sections.kernels(types.SimpleNamespace(runs=[run]))
-    assert len(view['pictures']) == len(found.shown)
+    assert len(view['pictures']) == len(actual.shown)
     assert all(chart.startswith('<svg') for _, chart in view['pictures'])

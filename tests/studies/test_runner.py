@@ -50,9 +50,11 @@ def test_a_run_that_fails_costs_no_other(finished):
 
 def test_runs_share_their_pretraining(finished):
   workdir, _ = finished
-  (kept,) = (workdir / 'stages').glob('pretrain-*')
-  links = {row: workdir / 'runs' / row / 'trees' / 'seed0' / kept.name for row in ('masked', 'masked_slower')}
-  assert all(link.is_symlink() and link.resolve() == kept.resolve() for link in links.values())
+  (stage,) = (workdir / 'stages').glob('pretrain-*')
+  links = {
+    row: workdir / 'runs' / row / 'trees' / 'seed0' / stage.name for row in ('masked', 'masked_slower')
+  }
+  assert all(link.is_symlink() and link.resolve() == stage.resolve() for link in links.values())
   logs = [(link.parent / 'log.txt').read_text() for link in links.values()]
   assert sum('pretrain: already done' in log for log in logs) == 1
 
@@ -258,8 +260,8 @@ def test_only_gpus_that_are_not_hidden_are_given(given, of_slots, monkeypatch, t
   monkeypatch.delenv('JAX_PLATFORMS', raising=False)
   monkeypatch.setenv('CUDA_VISIBLE_DEVICES', given)
   monkeypatch.setattr(runner.shutil, 'which', lambda tool: pytest.fail('the driver was asked'))
-  found = [runner.environment(tmp_path, slot, 3)['CUDA_VISIBLE_DEVICES'] for slot in range(3)]
-  assert found == of_slots
+  actual = [runner.environment(tmp_path, slot, 3)['CUDA_VISIBLE_DEVICES'] for slot in range(3)]
+  assert actual == of_slots
 
 
 @pytest.mark.slow

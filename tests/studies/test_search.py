@@ -106,8 +106,8 @@ def test_rounds_build_on_what_won_and_fresh_seeds_run_with_it(runs):
 
 
 def test_a_cell_may_search_alone(runs):
-  own = Search((FINETUNE,), seeds=(9,))
-  cells = [Cell('a', 'x', CONFIG + 'scratch', search=own), Cell('b', 'x', CONFIG + 'masked')]
+  ours = Search((FINETUNE,), seeds=(9,))
+  cells = [Cell('a', 'x', CONFIG + 'scratch', search=ours), Cell('b', 'x', CONFIG + 'masked')]
   one = searched(search=None, cells=cells)
   chosen = study.jobs(one)
   first = search.decide(one, chosen, '')

@@ -147,8 +147,8 @@ def test_choices_are_kept(tmp_path):
   ]
   assert selection.select(call_of('raises', 'plain', batch=7)) == 'plain'  # whatever the batch
   assert selection.select(call_of('raises')) == 'raises'  # the chosen one is no candidate here
-  (kept,) = json.loads((tmp_path / 'cache' / autotune.FILE).read_text()).values()
-  assert kept['sine: x  float32']['chosen'] == 'plain'
+  (stored,) = json.loads((tmp_path / 'cache' / autotune.FILE).read_text()).values()
+  assert stored['sine: x  float32']['chosen'] == 'plain'
   lines.clear()
   selection.forget()
   assert choose()['sine: x  float32']['chosen'] == 'plain'
@@ -197,15 +197,15 @@ def test_what_may_be_mended_is_tried_again(tmp_path):
 def test_choices_that_another_run_keeps_meanwhile_stay(tmp_path):
   mesh, operation = sharding.make_mesh(devices=jax.devices()[:1]), planted(Clock())
   choose = functools.partial(autotune.choose, mesh=mesh, folder=tmp_path, say=lambda line: None)
-  own, other = call_of('fast', 'plain'), dataclasses.replace(call_of('plain'), operation='another sine')
+  ours, other = call_of('fast', 'plain'), dataclasses.replace(call_of('plain'), operation='another sine')
 
   def arrays(call):  # while it tries its own
     choose([other], operations={'another sine': operation})
     return operation.arrays(call)
 
-  choose([own], operations={'sine': dataclasses.replace(operation, arrays=arrays)})
-  (kept,) = json.loads((tmp_path / autotune.FILE).read_text()).values()
-  assert set(kept) == {own.text, other.text}
+  choose([ours], operations={'sine': dataclasses.replace(operation, arrays=arrays)})
+  (stored,) = json.loads((tmp_path / autotune.FILE).read_text()).values()
+  assert set(stored) == {ours.text, other.text}
 
 
 def test_none_is_correct():
@@ -216,9 +216,9 @@ def test_none_is_correct():
 
 
 def recorded(function, *arrays):
-  with selection.recording() as found:
+  with selection.recording() as actual:
     jax.eval_shape(function, *arrays)
-  return list(found)
+  return list(actual)
 
 
 @pytest.mark.parametrize(
@@ -315,8 +315,8 @@ def test_the_config_names_the_transforms_of_mixers_that_convolve(mixer, monkeypa
     )
     graphdef, state = nnx.split(model)
     tokens_BL = jax.ShapeDtypeStruct((2, length), jnp.int32)
-    found = recorded(lambda state, tokens_BL: nnx.merge(graphdef, state)(tokens_BL), state, tokens_BL)
-    return [call for call in found if call.operation == 'long convolution']
+    actual = recorded(lambda state, tokens_BL: nnx.merge(graphdef, state)(tokens_BL), state, tokens_BL)
+    return [call for call in actual if call.operation == 'long convolution']
 
   assert calls('')
   assert [call.candidates for call in calls('matmul')] == [('matmul',)]
@@ -370,6 +370,6 @@ def test_command(tiny_config, capsys, monkeypatch, tmp_path):
   assert printed[0].startswith('trying reference, blockwise for attention: q 24 x 2 x 8 float32')
   assert printed[1].startswith('  reference: ')
   assert printed[-1].startswith(('finetune: reference runs attention', 'finetune: blockwise runs attention'))
-  ((call, found),) = json.loads(path.read_text())['finetune'].items()
-  assert printed[-1] == f'finetune: {found["chosen"]} runs {call}'
-  assert [finding['name'] for finding in found['findings']] == ['reference', 'blockwise']
+  ((call, actual),) = json.loads(path.read_text())['finetune'].items()
+  assert printed[-1] == f'finetune: {actual["chosen"]} runs {call}'
+  assert [finding['name'] for finding in actual['findings']] == ['reference', 'blockwise']

@@ -103,8 +103,8 @@ def test_what_is_saved_is_the_state_of_that_moment(checkpoints, tmp_path):
     state = donating(state)
   assert checkpoints.latest_step() == 3
   expected = make_state(3)
-  for found in (checkpoints.load_latest(abstract(expected)), checkpoints.load_best(abstract(expected))):
-    np.testing.assert_array_equal(found['params']['kernel'], expected['params']['kernel'])
+  for actual in (checkpoints.load_latest(abstract(expected)), checkpoints.load_best(abstract(expected))):
+    np.testing.assert_array_equal(actual['params']['kernel'], expected['params']['kernel'])
   assert {path.name for path in (tmp_path / 'latest').iterdir()} == {'2', '3'}
 
 

@@ -51,8 +51,8 @@ def test_keeps_two_latest_and_one_best(open_checkpoints, tmp_path):
     checkpoints.save_latest(states[step])
   checkpoints.save_best(states[2])
   checkpoints.save_best(states[2])  # again, after a restart
-  kept = {(path.parent.name, path.name) for path in tmp_path.glob('*/*')}
-  assert kept == {('latest', '2'), ('latest', '3'), ('best', '2')}
+  folders = {(path.parent.name, path.name) for path in tmp_path.glob('*/*')}
+  assert folders == {('latest', '2'), ('latest', '3'), ('best', '2')}
   assert checkpoints.latest_step() == 3
   best = checkpoints.load_best(abstract(states[1]))
   assert equal(best, {key: states[2][key] for key in ('step', 'params', 'stats')})
@@ -95,10 +95,10 @@ def largest_file():
 
 def wait_for_writers(folder):
   """Waits until threads of TensorStore have ended the writes of a save that failed."""
-  before, found = None, sorted(folder.rglob('*'))
-  while found != before:
+  before, actual = None, sorted(folder.rglob('*'))
+  while actual != before:
     time.sleep(0.5)
-    before, found = found, sorted(folder.rglob('*'))
+    before, actual = actual, sorted(folder.rglob('*'))
 
 
 def test_a_save_that_fails_is_a_sentence(open_checkpoints, largest_file, tmp_path, capfd):

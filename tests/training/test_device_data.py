@@ -111,7 +111,7 @@ def test_the_optimiser_leaves_the_bits_alone(tiny):
   content['lengths'] = content['lengths'] % 24 + 1
   positions = np.stack([pipeline.train_indices(COUNT, SEED, step, BATCH) for step in range(4)])
   batches = jax.tree.map(lambda *parts: np.stack(parts), *map(examples.gather, positions))
-  found = []
+  actual = []
   with jax.set_mesh(mesh):
     placed = device_data.place(examples, mesh, progress=False)
     for chunk in (
@@ -119,9 +119,9 @@ def test_the_optimiser_leaves_the_bits_alone(tiny):
       device_data.PlacedChunk(placed, sharding.everywhere(positions, mesh)),
     ):
       state, records = train_steps(stage.program)(stage.state(mesh), chunk, jnp.int32(4), jax.random.key(1))
-      found.append(jax.tree.map(np.asarray, (records, state['params'])))
-  jax.tree.map(np.testing.assert_array_equal, *found)
-  assert np.isfinite(found[0][0]['loss']).all()
+      actual.append(jax.tree.map(np.asarray, (records, state['params'])))
+  jax.tree.map(np.testing.assert_array_equal, *actual)
+  assert np.isfinite(actual[0][0]['loss']).all()
 
 
 def fake_mesh(platform, memory, **shape):

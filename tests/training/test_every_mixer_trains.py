@@ -41,17 +41,17 @@ def settings(**runtime):
 
 def losses(workdir):
   """{stage: training losses, in their order}."""
-  found = {}
+  actual = {}
   for path in workdir.glob('*/metrics.jsonl'):
     lines = map(json.loads, path.read_text().splitlines())
-    found[path.parent.name.split('-')[0]] = [line['loss'] for line in lines if line['split'] == 'train']
-  return found
+    actual[path.parent.name.split('-')[0]] = [line['loss'] for line in lines if line['split'] == 'train']
+  return actual
 
 
 def assert_loss_falls(mixer, workdir, regime):
-  found = losses(workdir)
-  assert set(found) == ({'pretrain', 'finetune'} if get_regime(regime).objective else {'finetune'})
-  for stage, values in found.items():
+  actual = losses(workdir)
+  assert set(actual) == ({'pretrain', 'finetune'} if get_regime(regime).objective else {'finetune'})
+  for stage, values in actual.items():
     assert len(values) >= STEPS // 20  # a dispatch of several steps writes one line
     assert np.isfinite(values).all()
     print(f'{mixer}, {regime}, {stage}: {np.mean(values[:3]):.3f} -> {np.mean(values[-3:]):.3f}')

@@ -124,8 +124,8 @@ def test_a_validation_ends_when_asked_and_is_made_up_for(make_stage, monkeypatch
   lines = []
   for name in ('alone', 'ended'):
     text = (tmp_path / name / 'metrics.jsonl').read_text().splitlines()
-    found = [line for line in map(json.loads, text) if line['split'] == 'validation']
-    lines.append([{key: value for key, value in line.items() if key != 'seconds'} for line in found])
+    actual = [line for line in map(json.loads, text) if line['split'] == 'validation']
+    lines.append([{key: value for key, value in line.items() if key != 'seconds'} for line in actual])
   assert lines[0] == lines[1]
 
 

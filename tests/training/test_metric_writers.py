@@ -27,7 +27,7 @@ def read(directory):
 
 def events(directory):
   """(step, tag, value) of every scalar and (step, 'purge', None) of every start, in the order of writing."""
-  found = []
+  actual = []
   for path in sorted(directory.glob('tensorboard/events*')):
     data = path.read_bytes()
     while data:
@@ -35,9 +35,9 @@ def events(directory):
       event = event_pb2.Event.FromString(data[12 : 12 + size])
       data = data[16 + size :]
       if event.HasField('session_log'):
-        found.append((event.step, 'purge', None))
-      found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
-  return found
+        actual.append((event.step, 'purge', None))
+      actual += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+  return actual
 
 
 def test_lines_after_the_checkpoint_are_written_again(tmp_path):
@@ -81,10 +81,10 @@ def test_floats_are_exact_and_non_finite_ones_are_null(tmp_path):
 def test_tensorboard(tmp_path):
   lines = [(5, {'split': 'train', 'loss': 0.5}), (6, {'split': 'validation', 'accuracy': 0.25})]
   write(tmp_path, 0, lines, tensorboard=True)
-  found = events(tmp_path)
-  assert (5, 'train/loss', 0.5) in found
-  assert (6, 'validation/accuracy', 0.25) in found
-  assert not [tag for _, tag, _ in found if 'split' in tag]
+  actual = events(tmp_path)
+  assert (5, 'train/loss', 0.5) in actual
+  assert (6, 'validation/accuracy', 0.25) in actual
+  assert not [tag for _, tag, _ in actual if 'split' in tag]
 
 
 def test_a_metric_that_is_not_defined_is_null_and_no_event(tmp_path):

@@ -233,15 +233,15 @@ def test_a_validation_without_a_score_is_compared_by_its_loss(mode):
   """Without a score, the loss decides on the plateau and on the best step. Any score is better than none."""
   losses = np.concatenate([[2e-9, 1e-9, 0.5, 0.6, 1e30], 0.4 + 0.3 * np.random.default_rng(0).random(9)])
   spec, schedule = OptimizerSpec(lr=1.0, weight_decay=0.0), ScheduleSpec('plateau', factor=0.2, patience=1)
-  found = initial_control(spec, mode)
+  actual = initial_control(spec, mode)
   expected = initial_control(spec, 'min')
   for step, loss in enumerate(losses):
     value = compared({'r': None, 'loss': float(loss)}, 'r', mode)
-    found = after_evaluation(found, jnp.float32(value), jnp.int32(step), mode, schedule)
+    actual = after_evaluation(actual, jnp.float32(value), jnp.int32(step), mode, schedule)
     expected = after_evaluation(expected, jnp.float32(loss), jnp.int32(step), 'min', schedule)
     for name in ('best_step', 'bad_evaluations', 'plateau_bad', 'lr_scale'):
-      assert found[name] == expected[name]
-  assert int(found['best_step']) == 1
+      assert actual[name] == expected[name]
+  assert int(actual['best_step']) == 1
   for score in (-0.9, 0.0, 0.9):
     unscored, scored = (compared({'r': r, 'loss': 0.01}, 'r', mode) for r in (None, score))
     assert (scored > unscored) == (mode == 'max')

@@ -169,10 +169,10 @@ def moved_activations(text, params, microbatches, shards=1):
   activations = lengths | rows | heads | {n * length for n in rows for length in lengths}
   sizes = {d for leaf in jax.tree.leaves(params) for d in leaf.shape}
   assert not activations & sizes, 'choose sizes that tell activations from parameters'
-  found = [], []
+  actual = [], []
   for operation, shapes in moved_shapes(text):
-    found[0 if activations & {d for dims in shapes for d in dims} else 1].append((operation, shapes))
-  return found
+    actual[0 if activations & {d for dims in shapes for d in dims} else 1].append((operation, shapes))
+  return actual
 
 
 @pytest.mark.parametrize('name, shape', CASES)

@@ -17,9 +17,9 @@ from lra_spt.training.monitoring.timing import StageTiming, in_words
 @pytest.fixture
 def clock(monkeypatch):
   """Stands in for the clock: clock.now."""
-  found = types.SimpleNamespace(now=100.0)
-  monkeypatch.setattr(timing.time, 'monotonic', lambda: found.now)
-  return found
+  actual = types.SimpleNamespace(now=100.0)
+  monkeypatch.setattr(timing.time, 'monotonic', lambda: actual.now)
+  return actual
 
 
 def test_every_second_is_in_one_part(clock):

@@ -27,7 +27,7 @@ def write(directory, tracked, lines=LINES):
   writer.close()
 
 
-class Kept:
+class Recording:
   """A tracker that keeps what it gets."""
 
   made = []
@@ -46,24 +46,24 @@ class Kept:
     self.closed = True
 
 
-class Refusing(Kept):
+class Refusing(Recording):
   def flush(self):
     raise OSError('no route\nto host')
 
 
 @pytest.fixture
-def kept(monkeypatch):
-  names = {'json': Kept, 'csv': Refusing}  # trackers must be importable modules
+def recordings(monkeypatch):
+  names = {'json': Recording, 'csv': Refusing}  # trackers must be importable modules
   monkeypatch.setattr(trackers, 'TRACKERS', names)
   monkeypatch.setattr(runtime, 'TRACKERS', tuple(names))
-  monkeypatch.setattr(Kept, 'made', [])
-  return Kept.made
+  monkeypatch.setattr(Recording, 'made', [])
+  return Recording.made
 
 
-def test_a_stage_tells_trackers_what_it_writes(make_stage, kept, tmp_path):
+def test_a_stage_tells_trackers_what_it_writes(make_stage, recordings, tmp_path):
   stage = make_stage(tmp_path / 'finetune-01', finetune__max_steps=4, runtime__trackers='json')
   stage.run()
-  (tracker,) = kept
+  (tracker,) = recordings
   lines = [json.loads(line) for line in (tmp_path / 'finetune-01' / 'metrics.jsonl').read_text().splitlines()]
   assert tracker.lines == lines
   assert {line['split'] for line in lines} == {'train', 'validation'}
@@ -75,11 +75,11 @@ def test_a_stage_tells_trackers_what_it_writes(make_stage, kept, tmp_path):
   assert json.loads(json.dumps(tracker.about)) is not None
 
 
-def test_a_tracker_that_fails_gets_no_more(kept, tmp_path, capsys):
+def test_a_tracker_that_fails_gets_no_more(recordings, tmp_path, capsys):
   write(tmp_path, ('json', 'csv'))
   sentence = 'csv did not accept metrics: no route to host. It gets no more in this stage; metrics.jsonl has'
   assert capsys.readouterr().err == f'{sentence} them all.\n'
-  assert [len(tracker.lines) for tracker in kept] == [2, 1]
+  assert [len(tracker.lines) for tracker in recordings] == [2, 1]
   assert len((tmp_path / 'metrics.jsonl').read_text().splitlines()) == 2
 
 

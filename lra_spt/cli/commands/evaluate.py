@@ -99,8 +99,8 @@ def compare(workdir, metrics, arrays) -> tuple[bool, str]:
   run = runs.read_run(workdir)
   score, before = run.score, run.predictions
   now = metrics[score.key]
-  said = f'no {score.name}' if run.value is None else score.show(run.value)
-  parts = [f'result.json says {said}']
+  stored = f'no {score.name}' if run.value is None else score.show(run.value)
+  parts = [f'result.json says {stored}']
   if before is not None:
     arrays = measures.by_position(arrays)
     order = arrays['index'].argsort()

@@ -110,14 +110,14 @@ class Mamba3(nnx.Module):
     for direction in range(len(self.skip)):
       reverse = direction == 1
       b_BLHN, c_BLHN = self._biased(*projected, direction)
-      own_BLH, passed_BLH, log_a_BLH, turns_BLHM = self._gates(gates_BLM, direction)
+      current_BLH, previous_BLH, log_a_BLH, turns_BLHM = self._gates(gates_BLM, direction)
       # What the next position adds for this one, it adds before its decay: as if this one had added it.
-      passed_BLH = jnp.roll(passed_BLH, 1 if reverse else -1, axis=1)
-      u_BLHP = (own_BLH + passed_BLH)[..., None] * x_BLHP
+      previous_BLH = jnp.roll(previous_BLH, 1 if reverse else -1, axis=1)
+      u_BLHP = (current_BLH + previous_BLH)[..., None] * x_BLHP
       attend = functools.partial(_attend, dtype=self.dtype, direction='backward' if reverse else 'forward')
       y_BLHP += over_heads(attend, c_BLHN, b_BLHN, u_BLHP, log_a_BLH, turns_BLHM)
-      own_BLH = own_BLH * jnp.sum(b_BLHN * c_BLHN, axis=-1) + self.skip[direction][None, None]
-      y_BLHP += own_BLH[..., None] * x_BLHP
+      current_BLH = current_BLH * jnp.sum(b_BLHN * c_BLHN, axis=-1) + self.skip[direction][None, None]
+      y_BLHP += current_BLH[..., None] * x_BLHP
     return self.out(y_BLHP.reshape(z_BLE.shape) * jax.nn.silu(z_BLE))
 
   def _inputs(self, x_BLD):
@@ -142,13 +142,13 @@ class Mamba3(nnx.Module):
   def _gates(self, gates_BLM, direction):
     """r dt, (1 - r) dt and dt A of one direction, and its rotations at each position, [B, L, H, N / 4]."""
     heads = self.skip.shape[-1]
-    own_BLM = gates_BLM[..., direction * self.gates : (direction + 1) * self.gates]
-    d_BLH, a_BLH, l_BLH, w_BLM = jnp.split(own_BLM, (heads, 2 * heads, 3 * heads), axis=-1)
+    direction_BLM = gates_BLM[..., direction * self.gates : (direction + 1) * self.gates]
+    d_BLH, a_BLH, l_BLH, w_BLM = jnp.split(direction_BLM, (heads, 2 * heads, 3 * heads), axis=-1)
     dt_BLH = jax.nn.softplus(d_BLH + self.dt_bias[direction][None, None])
     rate_BLH = jnp.maximum(a_BLH, 0) + 1 / (1 - jnp.minimum(a_BLH, 0))
     turns_BLHM = math.pi * jnp.tanh(w_BLM)[:, :, None] * dt_BLH[..., None]
-    kept, passed = jax.nn.sigmoid(l_BLH) * dt_BLH, jax.nn.sigmoid(-l_BLH) * dt_BLH
-    return kept, passed, -jnp.maximum(rate_BLH, LEAST_RATE) * dt_BLH, turns_BLHM
+    current, previous = jax.nn.sigmoid(l_BLH) * dt_BLH, jax.nn.sigmoid(-l_BLH) * dt_BLH
+    return current, previous, -jnp.maximum(rate_BLH, LEAST_RATE) * dt_BLH, turns_BLHM
 
   def init_state(self, batch_size: int) -> dict[str, jax.Array]:
     """The state before the first position: states [B, H, N, P], the angles [B, H, N / 4], and the last
@@ -166,13 +166,13 @@ class Mamba3(nnx.Module):
   def step(self, state, x_BD: jax.Array):
     """(state after this position, output [B, D])."""
     z_B1E, x_B1HP, *projected, gates_B1M = self._inputs(x_BD[:, None])
-    own_BH, passed_BH, log_a_BH, turns_BHM = (v[:, 0] for v in self._gates(gates_B1M, 0))
+    current_BH, previous_BH, log_a_BH, turns_BHM = (v[:, 0] for v in self._gates(gates_B1M, 0))
     angles_BHM = _reduced(state['angles'] + turns_BHM)
     b_BHN, c_BHN = (_turned(v[:, 0], angles_BHM) for v in self._biased(*projected, 0))
     x_BHP = x_B1HP[:, 0]
-    states = state['states'] + (passed_BH[..., None] * state['b'])[..., None] * state['x'][:, :, None]
+    states = state['states'] + (previous_BH[..., None] * state['b'])[..., None] * state['x'][:, :, None]
     states = jnp.exp(log_a_BH)[..., None, None] * states
-    states += (own_BH[..., None] * b_BHN)[..., None] * x_BHP[:, :, None]
+    states += (current_BH[..., None] * b_BHN)[..., None] * x_BHP[:, :, None]
     y_BHP = jnp.einsum('bhn,bhnp->bhp', c_BHN, states) + self.skip[0][None, :, None] * x_BHP
     y_B1E = y_BHP.reshape(z_B1E.shape) * jax.nn.silu(z_B1E)
     return {'states': states, 'angles': angles_BHM, 'b': b_BHN, 'x': x_BHP}, self.out(y_B1E)[:, 0]

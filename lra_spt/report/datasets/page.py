@@ -62,8 +62,8 @@ def _example(inspection, kind, k):
   if task.regression:
     name = ', '.join(f'{value:.4g}' for value in np.atleast_1d(label).tolist())
   else:
-    found = np.flatnonzero(label) if task.multi_label else np.unique(label)
-    name = ', '.join(tables.class_name(inspection, i) for i in found[found >= 0].tolist()) or 'none'
+    classes = np.flatnonzero(label) if task.multi_label else np.unique(label)
+    name = ', '.join(tables.class_name(inspection, i) for i in classes[classes >= 0].tolist()) or 'none'
   label = 0 if np.ndim(label) else label.item()
   example = {'label': label, 'name': name, 'index': f'{batch["index"][k]:,}'}
   inputs = batch['inputs'][k]

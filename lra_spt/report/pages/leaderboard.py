@@ -202,12 +202,12 @@ def _averages_view(printed, cells):
     lines.append(
       known | {'means': list(averages(row.values, 100 * CHANCE).values()), 'flagged': bool(row.problem)}
     )
-  own = {}
+  arms_of = {}
   for cell in cells:
     run = cell.runs[0]
     if cell.score.counts and run.task in published.LRA:
-      own.setdefault((run.model, cell.training, run.protocol), {})[run.task] = cell.arm
-  for (model, training, protocol), arms in own.items():
+      arms_of.setdefault((run.model, cell.training, run.protocol), {})[run.task] = cell.arm
+  for (model, training, protocol), arms in arms_of.items():
     values = {task: 100 * arm.score.estimate for task, arm in arms.items()}
     source = f'own runs, protocol {protocol}'
     source += f', some of them recorded {RECORDED}' * any(arm.recorded for arm in arms.values())

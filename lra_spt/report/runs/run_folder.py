@@ -93,7 +93,7 @@ def local_folder(path, flag: str) -> pathlib.Path:
   return folder_of(path, flag)
 
 
-def check_kept(workdir: pathlib.Path, store: pathlib.Path | None, runtime) -> None:
+def check_places(workdir: pathlib.Path, store: pathlib.Path | None, runtime) -> None:
   """Raises a ConfigError if a run in a bucket would write something that only folders can hold, or if only
   one of the run and the `store` of its stages is in a bucket."""
   if store is not None and files.is_bucket(workdir) != files.is_bucket(store):
@@ -130,9 +130,9 @@ def stage_folders(workdir: pathlib.Path, identity: dict) -> dict[str, pathlib.Pa
 def stages_in(workdir: pathlib.Path, names=STAGES, gone: bool = False) -> list[pathlib.Path]:
   """Returns the folders of a run's stages of these names. gone: only those that a link leads to, but that do
   not exist."""
-  found = [path for name in names for path in workdir.glob(f'{name}-*')]
-  found = {path.with_suffix('') if path.suffix == LINK else path for path in found}
-  places = map(followed, sorted(found))
+  folders = [path for name in names for path in workdir.glob(f'{name}-*')]
+  folders = {path.with_suffix('') if path.suffix == LINK else path for path in folders}
+  places = map(followed, sorted(folders))
   return [path for path in places if (not path.exists() if gone else path.is_dir())]
 
 
@@ -166,24 +166,24 @@ def share_stages(folders: dict[str, pathlib.Path], store: pathlib.Path) -> None:
     ConfigError: a link leads to what is gone, and `store` has nothing of that stage either.
   """
   for folder in folders.values():
-    note, kept, there = folder.with_suffix(LINK), store / folder.name, followed(folder)
+    note, shared, there = folder.with_suffix(LINK), store / folder.name, followed(folder)
     if files.is_bucket(folder):
-      if there == folder != kept and not folder.exists():
-        files.write_text(note, str(kept))
+      if there == folder != shared and not folder.exists():
+        files.write_text(note, str(shared))
       continue
     with touching(store, 'written to'):
       is_link = there != folder or folder.is_symlink()
-      if is_link and not there.exists() and there.resolve() != kept.resolve():
-        if not any(kept.glob('*')):
+      if is_link and not there.exists() and there.resolve() != shared.resolve():
+        if not any(shared.glob('*')):
           raise ConfigError(
             f'{folder} is a link to {there.resolve()}, which is gone, and {store} has nothing of that '
             'stage; give the --stages where it is now, or remove the link to train that stage again.'
           )
         (folder if folder.is_symlink() else note).unlink()
         is_link = False
-      kept.mkdir(parents=True, exist_ok=True)
+      shared.mkdir(parents=True, exist_ok=True)
       if not is_link and not folder.exists():
-        _link(folder, os.path.relpath(kept, folder.parent.resolve()))
+        _link(folder, os.path.relpath(shared, folder.parent.resolve()))
 
 
 def _link(folder, target):

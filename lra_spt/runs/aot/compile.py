@@ -118,8 +118,8 @@ def least_traffic(built: Built, mesh) -> dict[str, int]:
     name: sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(part))
     for name, part in (('state', state), ('batch', batch))
   }
-  kept = built.runtime.microbatches * built.kept_for_gradient(mesh)
-  return {'state': 2 * sizes['state'], 'batch': sizes['batch'], 'kept': 2 * kept}
+  residuals = built.runtime.microbatches * built.residual_bytes(mesh)
+  return {'state': 2 * sizes['state'], 'batch': sizes['batch'], 'kept': 2 * residuals}
 
 
 def _set_bytes(built: Built, mesh, hbm: int | None) -> int | None:
@@ -165,13 +165,13 @@ def smallest_fitting(slices, known: dict, measure):
   while True:
     low = max((i for i, s in enumerate(slices) if s in known and not fits(s)), default=-1)
     high = min((i for i, s in enumerate(slices) if s in known and fits(s)), default=len(slices))
-    found = slices[high] if high < len(slices) else None
+    smallest = slices[high] if high < len(slices) else None
     if high - low <= 1:
-      return found
+      return smallest
     inside = slices[low + 1 : high]
     guess = next((s for s in inside if _predicted(s, known) <= s.chip.hbm), inside[-1])
     if (memory := measure(guess, len(inside))) is None:
-      return found
+      return smallest
     known[guess] = memory
 
 

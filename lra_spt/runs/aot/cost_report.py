@@ -72,8 +72,8 @@ def _cost_rows(result):
   if 'hbm' in result:
     traffic = f'{_short(result["memory_bytes_per_device"])} per step and device'
     if least := result.get('least_memory_bytes_per_device'):
-      kept = f'{_short(least["kept"])} of it for the backward pass'
-      traffic += f', at least {_short(sum(least.values()))} where nothing stays on the chip ({kept})'
+      residuals = f'{_short(least["kept"])} of it for the backward pass'
+      traffic += f', at least {_short(sum(least.values()))} where nothing stays on the chip ({residuals})'
     yield 'memory traffic', traffic
   kinds = [f'{c["count"]} {kind} of {_short(c["bytes"])}' for kind, c in result['collectives'].items()]
   yield 'collectives', ', '.join(kinds) + ' in all' if kinds else 'none'

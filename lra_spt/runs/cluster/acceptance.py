@@ -50,8 +50,8 @@ def run(workdir, config: str, joining: dict) -> bool:
   start = time.monotonic()
   with touching(workdir, 'written to'):
     workdir.mkdir(parents=True, exist_ok=True)
-  with tempfile.TemporaryDirectory() as own:
-    children = Children(workdir, pathlib.Path(own), joining)
+  with tempfile.TemporaryDirectory() as local:
+    children = Children(workdir, pathlib.Path(local), joining)
     items, machine, place = children.check(config)
     if place is not None:
       items['kill and resume'] = children.kill_and_resume(place)
@@ -76,11 +76,11 @@ def run(workdir, config: str, joining: dict) -> bool:
 class Children:
   """The processes that this one starts, one after the other; their output goes to a file in `workdir`.
 
-  own: a folder of this process alone.
+  local: a folder of this process alone.
   """
 
-  def __init__(self, workdir: pathlib.Path, own: pathlib.Path, joining: dict):
-    self.workdir, self.own, self.joining = workdir, own, joining
+  def __init__(self, workdir: pathlib.Path, local: pathlib.Path, joining: dict):
+    self.workdir, self.local, self.joining = workdir, local, joining
     self.log = workdir / f'{socket.gethostname()}-{os.getpid()}.log'
 
   def run(self, *words: str, watch=lambda: False, **environment: str) -> int | None:
@@ -107,17 +107,17 @@ class Children:
 
   def check(self, config: str) -> tuple[dict, dict, dict | None]:
     """Runs `checks`; returns (items by name, the machine, the place of this process or None if they fail)."""
-    from_checks, place = self.workdir / MEASURED, self.own / 'place.json'
+    from_checks, place = self.workdir / MEASURED, self.local / 'place.json'
     given = {'workdir': str(self.workdir), 'config': config, 'place': str(place), 'joining': self.joining}
     from_checks.unlink(missing_ok=True)  # of a check that was interrupted
     status = self.run('lra_spt.runs.cluster.checks', json.dumps(given))
-    found = {'items': {}, 'machine': {}}
+    measured = {'items': {}, 'machine': {}}
     with contextlib.suppress(FileNotFoundError):
-      found = json.loads(from_checks.read_text(encoding='utf-8'))
+      measured = json.loads(from_checks.read_text(encoding='utf-8'))
     if status == 0:
-      return found['items'], found['machine'], json.loads(place.read_text(encoding='utf-8'))
-    found['items'][found.get('running', 'joining')] = {'passed': False, 'says': self._ended(status)}
-    return found['items'], found['machine'], None
+      return measured['items'], measured['machine'], json.loads(place.read_text(encoding='utf-8'))
+    measured['items'][measured.get('running', 'joining')] = {'passed': False, 'says': self._ended(status)}
+    return measured['items'], measured['machine'], None
 
   def _ended(self, status: int | None) -> str:
     how = f'did not end within {LIMIT:.0f} s' if status is None else f'ended with status {status}'
@@ -126,11 +126,16 @@ class Children:
   def kill_and_resume(self, place: dict) -> dict:
     """Trains twice on all devices, kills and restarts one training, and compares both to the last bit."""
     rows = -(-ROWS // place['devices']) * place['devices']
-    data = f'--data_dir={self.own / "data"}'
+    data = f'--data_dir={self.local / "data"}'
     status = self.run('lra_spt', 'prepare', 'stripes', data, f'--examples={4 * rows}')
     if status != 0:
       return {'passed': False, 'says': self._ended(status)}
-    runtime = {'data_dir': self.own / 'data', 'devices': 0, 'evaluation_batch_size': rows, 'progress': False}
+    runtime = {
+      'data_dir': self.local / 'data',
+      'devices': 0,
+      'evaluation_batch_size': rows,
+      'progress': False,
+    }
     runtime |= {'log_every': 1, 'steps_per_dispatch': 1, 'checkpoint_every': SAVED_EVERY}
     runtime |= {'prove_kernels': False}  # else timing might choose another kernel in the second training
     values = {f'runtime.{key}': value for key, value in runtime.items()}

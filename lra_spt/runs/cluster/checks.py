@@ -356,18 +356,18 @@ def run(workdir: pathlib.Path, config: str) -> None:
   checks |= {'shared files': lambda: shared_files(workdir / 'shared')}
   checks |= {'locks': lambda: locks(workdir / 'shared' / 'locked')}
   checks |= {'losses': lambda: losses(exact), 'scaling': lambda: scaling(fast)}
-  found = {'machine': machine(), 'items': {}}
+  measured = {'machine': machine(), 'items': {}}
   for name, check in checks.items():
     start = time.monotonic()
     if processes.is_first():
-      files.write_json(workdir / MEASURED, found | {'running': name})
+      files.write_json(workdir / MEASURED, measured | {'running': name})
     try:
       item = check()
     except Exception as error:
       item = {'passed': False, 'says': f'{type(error).__name__}: {one_line(error)}'}
-    found['items'][name] = item | {'took': round(time.monotonic() - start, 1)}
+    measured['items'][name] = item | {'took': round(time.monotonic() - start, 1)}
   if processes.is_first():
-    files.write_json(workdir / MEASURED, found)
+    files.write_json(workdir / MEASURED, measured)
 
 
 def main(given: dict) -> None:

@@ -370,8 +370,8 @@ def _remedy(directory) -> str:
 
 def _with_digests(abstract_state) -> dict:
   leaves = jax.tree.leaves(abstract_state)
-  kept = jax.ShapeDtypeStruct((len(leaves),), jnp.uint32, sharding=whole(leaves[0]))
-  return abstract_state | {DIGESTS: kept}
+  integers = jax.ShapeDtypeStruct((len(leaves),), jnp.uint32, sharding=whole(leaves[0]))
+  return abstract_state | {DIGESTS: integers}
 
 
 def _described(checkpointer, step) -> dict:

@@ -230,20 +230,20 @@ def test_search_for_the_smallest_slice(first, needed_at_one):
     asked.append(s)
     return memory(s)
 
-  found = compile.smallest_fitting(slices, known, measure)
-  assert found == next((s for s in slices if memory(s).total <= V5E.hbm), None)
+  actual = compile.smallest_fitting(slices, known, measure)
+  assert actual == next((s for s in slices if memory(s).total <= V5E.hbm), None)
   assert len(asked) <= 2
   assert len(set(asked)) == len(asked)
 
 
-@pytest.mark.parametrize('at_one, found, about', [(20, 'v5e:4x4', '6 GiB'), (70, None, '9.75 GiB')])
-def test_a_search_without_time_for_another_compilation_estimates(built, printed, at_one, found, about):
+@pytest.mark.parametrize('at_one, actual, about', [(20, 'v5e:4x4', '6 GiB'), (70, None, '9.75 GiB')])
+def test_a_search_without_time_for_another_compilation_estimates(built, printed, at_one, actual, about):
   """A compilation takes 12 s, a search at most 10 s."""
-  asked = topologies.get_slice('v5e:4x4' if found else 'v5e:2x2')
+  asked = topologies.get_slice('v5e:4x4' if actual else 'v5e:2x2')
   parts = {'arguments': GIB, 'temporaries': at_one * GIB // asked.size}
   made_up = dataclasses.replace(compiled(5.75), memory=compile.Memory(sum(parts.values()), parts))
   smallest = compile._smallest(built, 'finetune', asked, made_up, seconds=10.0)
-  assert smallest['slice'] == found
+  assert smallest['slice'] == actual
   assert list(smallest['tried']) == [asked.name]
   text = printed(made_up, smallest=smallest)
   assert f'about {about}, not compiled to save time' in text
@@ -305,8 +305,8 @@ def test_scratch_has_no_pretraining(tiny_config, capsys):
 
 
 def test_missing_libtpu_names_the_extra(tiny_config, capsys, monkeypatch):
-  monkeypatch.setattr(importlib.util, 'find_spec', lambda name, found=importlib.util.find_spec: (
-    None if name == 'libtpu' else found(name)))  # fmt: skip
+  monkeypatch.setattr(importlib.util, 'find_spec', lambda name, actual=importlib.util.find_spec: (
+    None if name == 'libtpu' else actual(name)))  # fmt: skip
   assert cli.main(['compile', f'--config={tiny_config}', '--topology=v5e:2x2']) == 2
   assert "pip install -e '.[tpu]'" in capsys.readouterr().err
 

@@ -21,13 +21,13 @@ def least(tiny_config, devices=1, **overrides):
 
 
 def test_state_and_batch(tiny_config):
-  built, found = least(tiny_config)
+  built, actual = least(tiny_config)
   leaves = jax.tree.leaves(built.abstract_state(sharding.make_mesh(devices=jax.devices()[:1])))
-  assert found['state'] == 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-  assert found['state'] > 2 * 3 * 4 * built.model.parameter_count  # parameters and two moments, at least
+  assert actual['state'] == 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+  assert actual['state'] > 2 * 3 * 4 * built.model.parameter_count  # parameters and two moments, at least
   rows, length = built.spec.batch_size, built.task.length
   tokens = built.task.batch(1, rows)['inputs'].dtype
-  assert found['batch'] == rows * length * np.dtype(tokens).itemsize + rows * 4 * 4  # and four numbers each
+  assert actual['batch'] == rows * length * np.dtype(tokens).itemsize + rows * 4 * 4  # and four numbers each
 
 
 def test_a_block_that_keeps_nothing_costs_its_input(tiny_config):
