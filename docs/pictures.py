@@ -353,6 +353,7 @@ def attention(result: dict):
 
 
 PICTURES = {  # picture: its result files, and what draws it from their content
+  'archives': (('archives.json',), archives),
   'recall': (('recall.json',), recall),
   'front': (('demo_restored.json', 'demo_seeds.json'), front),
   'front_dark': (('demo_restored.json', 'demo_seeds.json'), front_dark),
