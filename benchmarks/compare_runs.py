@@ -93,17 +93,8 @@ def run_compare_quick(arguments):
   def measure(mixer):
     workdir, start = given.workdir / mixer, time.monotonic()
     plan = f'{compare.RECIPE}:models={mixer},quick=true'
-    command = [
-      sys.executable,
-      '-m',
-      'lra_spt',
-      'study',
-      plan,
-      f'--workdir={workdir}',
-      '--processes=2',
-      *UNLIMITED,
-    ]
-    command += [f'--config.runtime.data_dir={given.data_dir}', *['--smoke'] * given.smoke]
+    command = [sys.executable, '-m', 'lra_spt', 'study', plan, f'--workdir={workdir}', '--processes=2']
+    command += [*UNLIMITED, f'--config.runtime.data_dir={given.data_dir}', *['--smoke'] * given.smoke]
     subprocess.run(command, cwd=harness.ROOT, check=True, stdout=sys.stderr)
     return _looked_at(workdir) | {'minutes': round((time.monotonic() - start) / 60, 1)}
 

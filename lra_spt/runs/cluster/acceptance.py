@@ -130,13 +130,8 @@ class Children:
     status = self.run('lra_spt', 'prepare', 'stripes', data, f'--examples={4 * rows}')
     if status != 0:
       return {'passed': False, 'says': self._ended(status)}
-    runtime = {
-      'data_dir': self.local / 'data',
-      'devices': 0,
-      'evaluation_batch_size': rows,
-      'progress': False,
-    }
-    runtime |= {'log_every': 1, 'steps_per_dispatch': 1, 'checkpoint_every': SAVED_EVERY}
+    runtime = {'data_dir': self.local / 'data', 'devices': 0, 'evaluation_batch_size': rows}
+    runtime |= {'progress': False, 'log_every': 1, 'steps_per_dispatch': 1, 'checkpoint_every': SAVED_EVERY}
     runtime |= {'prove_kernels': False}  # else timing might choose another kernel in the second training
     values = {f'runtime.{key}': value for key, value in runtime.items()}
     for stage, steps in (('pretrain', STEPS), ('finetune', SAVED_EVERY)):
