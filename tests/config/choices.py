@@ -4,6 +4,7 @@ import functools
 
 from lra_spt.config import loading
 
+FORMS = (('scratch', False), ('scratch', True), ('masked', False), ('causal', True))
 TASKS = ('listops', 'text', 'retrieval', 'image', 'scifar', 'pathfinder', 'pathx', 'speech_commands')
 BIDMC = ('bidmc_hr', 'bidmc_rr', 'bidmc_spo2')  # of one file
 ALL = (*TASKS, *BIDMC)

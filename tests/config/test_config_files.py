@@ -9,20 +9,7 @@ import pytest
 
 from lra_spt.config import loading, user_files
 from lra_spt.errors import ConfigError
-
-FILE = """
-from lra_spt.config import loading as config
-
-def get_config(arg=''):
-  choice = config.arguments(arg, regime=('scratch', 'causal'), width=64, scale=1.0, fast=False)
-  ours = {'regime': choice.regime, 'seed': 0, 'fast': choice.fast, 'limit': None, 'runtime': {'threads': 4}}
-  ours |= {'task': 'mine', 'protocol': 'clean', 'causal': False, 'pretrain': {'threshold': -1.0}}
-  return config.from_sources(
-    paper={'model': {'width': choice.width, 'scale': choice.scale}},
-    code={'finetune.optimizer.lr': 1e-3, 'finetune.milestones': (), 'finetune.pool': 'mean'},
-    ours=ours,
-  )
-"""
+from tests.config.small_file import FILE
 
 
 def test_a_file_in_the_working_directory_comes_before_the_installed_one(tmp_path, monkeypatch):

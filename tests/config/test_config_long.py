@@ -14,9 +14,7 @@ from lra_spt.config import loading
 from lra_spt.data import tasks
 from lra_spt.models import ExecutionSpec
 from lra_spt.runs.build import build, resolve
-from tests.config.choices import load
-
-FORMS = (('scratch', False), ('scratch', True), ('masked', False), ('causal', True))
+from tests.config.choices import FORMS, load
 
 LONG = [
   ('pathx', 128, 4096, 'paper'),

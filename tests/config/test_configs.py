@@ -18,7 +18,7 @@ from lra_spt.errors import ConfigError
 from lra_spt.report import published
 from lra_spt.runs.build import build, resolve
 from tests.config import identities
-from tests.config.choices import ALL, BIDMC, TASKS, load
+from tests.config.choices import ALL, BIDMC, FORMS, TASKS, load
 
 EXAMPLES = {  # of training, protocol clean; of BIDMC 5,565
   'listops': 96_000,
@@ -103,7 +103,6 @@ BACKBONE = {
   ('pathx', 'dlr'): 7_098_368,
 }
 
-FORMS = (('scratch', False), ('scratch', True), ('masked', False), ('causal', True))
 EVERY_CHOICE = [(*choice, *form) for choice in itertools.product(ALL, rows.MODELS) for form in FORMS]
 FLOATS = (
   'epochs lr weight_decay clip_norm max_seconds mask_rate factor dropout random_std dt_min dt_max '

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from data_prep.sources import bidmc
-from lra_spt.data import examples as examples_lib
 from lra_spt.data import prepared
-from tests.data_prep.raw_sets import ACCEPT, nothing_is_left
+from tests.data_prep.bidmc_sets import RATE, REFUSE, SETS, WINDOW, prepare, stored
+from tests.data_prep.raw_sets import nothing_is_left
 
-RATE, WINDOW, STRIDE = 125, 250, 125
 SECONDS = 6
 # Recordings 6 and 7 are of one patient. Readings of recording 52 begin and end one second early.
 HEADERS = {
@@ -29,8 +28,6 @@ NUMERICS = {
   7: '70,70,10,NaN 70,70,11,NaN 70,70,12,NaN 71,71,13,90 71,71,14,91 72,71,15,92 72,1,1,93'.split(),
   52: '1,1,1,1 80,80,8,80 81,80,9,81 82,80,10,82 83,80,11,83 84,80,12,84 85,80,13,85'.split(),
 }
-REFUSE = dict.fromkeys(ACCEPT, False)
-SETS = ('bidmc_hr', 'bidmc_rr', 'bidmc_spo2')
 ARCHIVE = 'bidmc-ppg-and-respiration-dataset-1.0.0.zip'
 
 
@@ -97,16 +94,6 @@ def pack(raw):
   with zipfile.ZipFile(raw / ARCHIVE, 'w', zipfile.ZIP_DEFLATED) as archive:
     for path in sorted((raw / 'dataset').rglob('*.csv')):
       archive.write(path, f'bidmc-ppg-and-respiration-dataset-1.0.0/bidmc_csv/{path.name}')
-
-
-def prepare(tmp_path, raw, **options):
-  options = {'window': WINDOW, 'stride': STRIDE} | ACCEPT | options
-  return bidmc.prepare_bidmc(tmp_path / 'data', raw_dir=raw, **options)
-
-
-def stored(folder):
-  source = examples_lib.open_source(str(folder), 'train')
-  return [(source[i]['inputs'], source[i]['label']) for i in range(len(source))]
 
 
 @pytest.mark.parametrize('packed', [False, True])

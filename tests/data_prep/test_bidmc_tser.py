@@ -7,23 +7,8 @@ from data_prep import catalogue
 from data_prep.sources import bidmc, bidmc_ts
 from lra_spt.data import examples as examples_lib
 from lra_spt.data import prepared, tasks
+from tests.data_prep.bidmc_sets import RATE, REFUSE, prepare
 from tests.data_prep.raw_sets import ACCEPT, nothing_is_left
-
-RATE, WINDOW, STRIDE = 125, 250, 125
-REFUSE = dict.fromkeys(ACCEPT, False)
-
-SETS = ('bidmc_hr', 'bidmc_rr', 'bidmc_spo2')
-
-
-def prepare(tmp_path, raw, **options):
-  options = {'window': WINDOW, 'stride': STRIDE} | ACCEPT | options
-  return bidmc.prepare_bidmc(tmp_path / 'data', raw_dir=raw, **options)
-
-
-def stored(folder):
-  source = examples_lib.open_source(str(folder), 'train')
-  return [(source[i]['inputs'], source[i]['label']) for i in range(len(source))]
-
 
 TS_HEADER = [
   *('# Windows of BIDMC', '@problemName BIDMC32HR', '@timeStamps false', '@missing false'),

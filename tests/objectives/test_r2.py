@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from lra_spt.data import scorable
-from lra_spt.objectives import (
-  R2,
-)
+from lra_spt.objectives import R2
 
 
 @pytest.mark.parametrize(

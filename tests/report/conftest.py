@@ -190,5 +190,10 @@ def study(tmp_path):
       path.write_text(json.dumps(result))
 
   written.folder = tmp_path
+
+  def by_pair(table):
+    return {(pair.name, pair.place): pair for pair in table.findings.pairs}
+
+  written.by_pair = by_pair
   written.change = change  # alters result.json of all runs of a cell; a dict is merged
   return written

@@ -15,19 +15,15 @@ from lra_spt.report.study.record import read_record
 from lra_spt.report.study.text import text as text_of
 
 
-def by_pair(table):
-  return {(pair.name, pair.place): pair for pair in table.findings.pairs}
-
-
 def test_what_is_missing_costs_its_own_comparison_only(study):
   read = study()
-  whole = by_pair(read())
+  whole = study.by_pair(read())
   (study.folder / 'runs/s4_masked/image/seed0/predictions.npz').write_bytes(b'no archive')
   (study.folder / 'runs/dlr_scratch/image/seed1/result.json').unlink()
   for seed in (0, 1):
     (study.folder / f'runs/s5_masked/image/seed{seed}/predictions.npz').unlink()
   table = read()
-  left = by_pair(table)
+  left = study.by_pair(table)
   assert {('S4', 'Image'), ('DLR', 'Image'), ('S5', 'Image')}.isdisjoint(left)
   assert table.findings.apart == (
     'S5 + Masked SPT (Image) and S5 (Image) are not compared: predictions.npz is missing.',
@@ -46,7 +42,7 @@ def test_seeds_that_only_some_models_have_in_common(study):
     for seed in seeds:
       (study.folder / f'runs/{row}_masked/image/seed{seed}/result.json').unlink()
   table = read()
-  left = by_pair(table)
+  left = study.by_pair(table)
   assert (left['S4', 'Image'].seeds, left['DLR', 'Image'].seeds) == ((2, 3), (0, 1))
   assert {('S4', 'DLR'), ('DLR', 'S4')}.isdisjoint(
     (gap.leader.name, gap.other.name) for gap in table.findings.gaps if gap.leader.place == 'Image'
@@ -58,11 +54,11 @@ def test_a_seed_that_diverged_to_non_finite_numbers_is_not_a_missing_one(study):
   place = study.folder / 'runs/s4_scratch/image/seed1'
   (place / 'result.json').unlink()
   run_folder.write_failure(place, errors.ConfigError('an accident'))
-  assert by_pair(read())['S4', 'Image'].seeds == (0, 2)
+  assert study.by_pair(read())['S4', 'Image'].seeds == (0, 2)
   run_folder.write_failure(place, errors.NonFiniteError('The loss is not finite.'))
   table = read()
-  assert ('S4', 'Image') not in by_pair(table)
-  assert {('S4', 'PathX'), ('DLR', 'Image')} <= by_pair(table).keys()
+  assert ('S4', 'Image') not in study.by_pair(table)
+  assert {('S4', 'PathX'), ('DLR', 'Image')} <= study.by_pair(table).keys()
   assert table.findings.apart == (
     'S4 + Masked SPT (Image) and S4 (Image) are not compared: seed 1 of S4 (Image) diverged to non-finite '
     'numbers, and a mean over the others would only include seeds that trained well.',
@@ -146,7 +142,7 @@ def test_models_on_another_version_of_a_set_have_no_leads_over_others(study):
   for regime in ('scratch', 'masked'):
     study.change(f's4_{regime}', fingerprints={'data': 'b'})
   table = read()
-  assert ('S4', 'Image') in by_pair(table)
+  assert ('S4', 'Image') in study.by_pair(table)
   gaps = [gap for gap in table.findings.gaps if gap.place == 'Image']
   assert 'S4' not in {side.name for gap in gaps for side in (gap.leader, gap.other)}
   assert notes.cautions(table) == [

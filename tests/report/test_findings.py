@@ -19,10 +19,6 @@ from lra_spt.report.study.text import conclusions
 from lra_spt.report.study.text import text as text_of
 
 
-def by_pair(table):
-  return {(pair.name, pair.place): pair for pair in table.findings.pairs}
-
-
 def test_every_model_is_compared_on_every_task(study):
   actual = study()().findings
   assert len(actual.pairs) == 10
@@ -87,7 +83,7 @@ def test_the_smallest_gain_that_would_be_found_is_at_most_100_points(study, monk
 def test_numbers_are_those_of_the_runs(study):
   read = study(3)
   table = read()
-  pair = by_pair(table)['S4', 'Image']
+  pair = study.by_pair(table)['S4', 'Image']
   scores = {
     row: np.mean([run.value for run in table.cells[row, 'Image'].runs]) for row in ('S4', 'S4 + Masked SPT')
   }
@@ -96,7 +92,9 @@ def test_numbers_are_those_of_the_runs(study):
   for gap in table.findings.gaps:
     assert gap.before + gap.after >= 0
     assert gap.interval.estimate == pytest.approx(gap.before - gap.after)
-    gains = [by_pair(table)[side.name, side.place].interval.estimate for side in (gap.other, gap.leader)]
+    gains = [
+      study.by_pair(table)[side.name, side.place].interval.estimate for side in (gap.other, gap.leader)
+    ]
     assert gap.interval.estimate == pytest.approx(gains[0] - gains[1])
 
 
@@ -125,9 +123,9 @@ def test_other_sizes_and_parts_of_the_data_are_other_models(study):
   read = study()
   study.change('s4_masked', config={'model': {'name': 's4', 'width': 512}})
   study.change('dlr_masked', config={'model': {'name': 'dlr'}, 'finetune': {'data_fraction': 0.1}})
-  assert {name for name, place in by_pair(read()) if place == 'Image'} == {'Transformer', 'S4D', 'S5'}
+  assert {name for name, place in study.by_pair(read()) if place == 'Image'} == {'Transformer', 'S4D', 'S5'}
   study.change('s4_scratch', config={'model': {'name': 's4', 'width': 512}})
-  assert ('S4', 'Image') in by_pair(read())
+  assert ('S4', 'Image') in study.by_pair(read())
 
 
 def test_settings_that_a_search_chose_are_no_other_model(study):
@@ -135,7 +133,7 @@ def test_settings_that_a_search_chose_are_no_other_model(study):
   slow, fast = ({'name': 's4', 'mixer': {'dt_min': step, 'name': 's4'}} for step in (0.001, 0.01))
   study.change('s4_scratch', config={'model': slow})
   study.change('s4_masked', config={'model': fast})
-  assert ('S4', 'Image') not in by_pair(read())
+  assert ('S4', 'Image') not in study.by_pair(read())
   record = read_record(study.folder)
   tried = [
     {'values': f'model.mixer.dt_min={step}, model.dropout=0.1', 'score': 0.5} for step in (0.001, 0.01)
@@ -143,14 +141,14 @@ def test_settings_that_a_search_chose_are_no_other_model(study):
   for cell in record['cells']:
     cell['search'] = [{'tried': tried, 'won': tried[0]['values']}]
   claim(study.folder, record)
-  assert ('S4', 'Image') in by_pair(read())
+  assert ('S4', 'Image') in study.by_pair(read())
 
 
 def test_two_ways_of_pretraining_one_model_have_names_of_their_own(study):
   read = study()
-  before = by_pair(read())
+  before = study.by_pair(read())
   study.change('s4d_masked', model='s4', config={'model': {'name': 's4'}})
-  pairs = by_pair(read())
+  pairs = study.by_pair(read())
   names = {name for name, place in pairs if place == 'Image'}
   assert names == {'Transformer', 'S4 + Masked SPT', 'S4D + Masked SPT', 'DLR', 'S5'}
   ours, same = pairs['S4 + Masked SPT', 'Image'], before['S4', 'Image']
@@ -168,7 +166,7 @@ def test_cells_of_one_row_in_several_columns_keep_the_name_of_the_row(study):
       cell['column'] = 'Image' + (', half' if 's4d' in cell['folder'] else ', all')
       cell['row'] = 'S4'
   path.write_text(json.dumps(record))
-  assert {('S4', 'Image, half'), ('S4', 'Image, all')} <= by_pair(read()).keys()
+  assert {('S4', 'Image, half'), ('S4', 'Image, all')} <= study.by_pair(read()).keys()
 
 
 def test_a_sentence_does_not_repeat_a_column_that_is_the_regime(study):
@@ -183,7 +181,7 @@ def test_a_sentence_does_not_repeat_a_column_that_is_the_regime(study):
     cell['row'], cell['column'] = 'S4', 'masked' if 'masked' in cell['folder'] else 'scratch'
   path.write_text(json.dumps(record))
   actual = read().findings
-  assert by_pair(read()).keys() == {('S4', 'Image')}
+  assert study.by_pair(read()).keys() == {('S4', 'Image')}
   (gain, *_) = sentences.sentences(actual)
   assert ' S4 on Image, ' in gain
 

@@ -14,10 +14,6 @@ from lra_spt.report.study import sentences
 from lra_spt.report.study.record import read_record
 
 
-def by_pair(table):
-  return {(pair.name, pair.place): pair for pair in table.findings.pairs}
-
-
 def test_the_causal_form_is_compared_with_itself(study):
   read = study()
   study.change('s4_masked', causal=True, regime='causal')
@@ -36,7 +32,7 @@ def test_the_causal_form_is_compared_with_itself(study):
 def test_a_gain_of_a_causal_model_over_the_bidirectional_form_says_so(study):
   read = study()
   study.change('s4_scratch', causal=True)
-  assert ('S4', 'Image') not in by_pair(read())
+  assert ('S4', 'Image') not in study.by_pair(read())
   study.change('s4_scratch', causal=False)
   study.change('s4_masked', causal=True, regime='causal')
   table = read()
@@ -86,7 +82,7 @@ def test_other_scratch_arms_are_compared_and_count_for_nothing_else(study):
   actual = read().findings
   extra = [pair for pair in actual.pairs if not pair.main]
   assert [pair.scratch.record['row'] for pair in extra] == ['S4, longer']
-  assert extra[0].interval.estimate == by_pair(read())['S4', 'Image'].interval.estimate
+  assert extra[0].interval.estimate == study.by_pair(read())['S4', 'Image'].interval.estimate
   assert len(actual.gaps) == len(leads)
   assert actual.rankings[0].models == rankings[0].models
   # This pretrained cell has no second scratch cell.
@@ -149,7 +145,7 @@ def on_a_chart(study, *places):
 
 def test_a_gain_with_fewer_labels_is_compared_with_that_with_all(study):
   read = study(3)
-  full = by_pair(read())['S4', 'Image']
+  full = study.by_pair(read())['S4', 'Image']
   on_a_chart(study, ('Image, 10%', 0.1), ('Image, 30%', 0.3))
   for seed in range(3):  # with 10 % of the labels, pretraining changes nothing
     scratch, masked = (

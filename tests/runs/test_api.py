@@ -31,18 +31,6 @@ from lra_spt.runs.build import build, resolve
 from lra_spt.training.monitoring import hooks
 
 
-@pytest.fixture(scope='module')
-def config(repository, tiny_data):
-  """The config of `undisturbed`; loading it registers its task."""
-  overrides = {'runtime.data_dir': str(tiny_data)}
-  return lra_spt.load_config(f'{repository}/tests/tiny_config.py:regime=masked', overrides)
-
-
-@pytest.fixture(scope='module')
-def finetuned(config, undisturbed):
-  return lra_spt.load_run(undisturbed)
-
-
 def test_names_are_there_without_jax():
   program = (
     'import sys, lra_spt; assert set(lra_spt.__all__) <= set(dir(lra_spt)); '

@@ -15,18 +15,6 @@ from lra_spt.files import checksums
 from lra_spt.report.runs import record, run_folder
 
 
-@pytest.fixture(scope='module')
-def config(repository, tiny_data):
-  """The config of `undisturbed`; loading it registers its task."""
-  overrides = {'runtime.data_dir': str(tiny_data)}
-  return lra_spt.load_config(f'{repository}/tests/tiny_config.py:regime=masked', overrides)
-
-
-@pytest.fixture(scope='module')
-def finetuned(config, undisturbed):
-  return lra_spt.load_run(undisturbed)
-
-
 def test_evaluating_again_gives_the_result(undisturbed, tiny_config, tiny_data, tmp_path, capsys):
   command = ['evaluate', f'--workdir={undisturbed}', f'--config={tiny_config}']
   assert cli.main([*command, '--split=test', f'--predictions={tmp_path / "p.npz"}']) == 0

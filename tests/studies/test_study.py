@@ -51,13 +51,6 @@ RUNS = {  # study: (cells, cells with a config, runs, stages to train)
   'table9': (20, 20, 20, 30),
 }
 ONE_SEED = {f'mini_{part}': (2,) for part in mini.PARTS}
-ARMS = ('scratch', 'scratch,causal=true', 'masked', 'causal')
-SMALL = Study(
-  'small',
-  'Every regime in miniature',
-  [Cell(arm, 'Stripes', f'configs/miniature.py:model=transformer,regime={arm}') for arm in ARMS],
-  seeds=(0, 1),
-)
 
 
 @pytest.fixture(scope='module')

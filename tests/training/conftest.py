@@ -1,6 +1,7 @@
 """Stages for the tests of training: those of the tiny config, and those that train on generated batches."""
 
 import dataclasses
+import gc
 
 import jax
 import jax.numpy as jnp
@@ -161,3 +162,10 @@ def saved(tmp_path_factory):
   checkpoints.save_latest(state)
   checkpoints.close()
   return folder, state
+
+
+@pytest.fixture
+def collected():
+  """Collects the coroutines of a failed restore in the same test, so that no later test reports them."""
+  yield
+  gc.collect()

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import gc
 import re
 import resource
 import shutil
@@ -21,14 +20,10 @@ from lra_spt.training.checkpoints import store as checkpoints_lib
 from lra_spt.training.checkpoints.store import Checkpoints, verify
 from tests.training.checkpoint_states import abstract, equal, make_state
 
-pytestmark = pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # of Orbax
-
-
-@pytest.fixture(autouse=True)
-def collected():
-  """Collects the coroutines of a failed restore in the same test, so that no later test reports them."""
-  yield
-  gc.collect()
+pytestmark = [
+  pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning'),  # of Orbax
+  pytest.mark.usefixtures('collected'),
+]
 
 
 @pytest.mark.parametrize('fsdp', [1, 4])

@@ -1,7 +1,6 @@
 """Damaged checkpoints are refused with a reason, and every flipped bit changes a digest."""
 
 import contextlib
-import gc
 import pathlib
 import shutil
 
@@ -16,14 +15,10 @@ from lra_spt.training.checkpoints.digests import digests
 from lra_spt.training.checkpoints.store import Checkpoints, verify
 from tests.training.checkpoint_states import abstract, equal, make_state
 
-pytestmark = pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # of Orbax
-
-
-@pytest.fixture(autouse=True)
-def collected():
-  """Collects the coroutines of a failed restore in the same test, so that no later test reports them."""
-  yield
-  gc.collect()
+pytestmark = [
+  pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning'),  # of Orbax
+  pytest.mark.usefixtures('collected'),
+]
 
 
 def truncate(path):
