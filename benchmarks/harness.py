@@ -247,7 +247,12 @@ def serve(run, hello: dict, baseline: int) -> None:
 
 
 def workers_in_turns(started: dict[str, Worker], rounds: int) -> dict[str, list[dict[str, float]]]:
-  """{name: samples} of workers that have given their first answer."""
+  """{name: samples} of workers that have given their first answer.
+
+  A first turn of each does not count: a process that waited while others compiled is slow at first.
+  """
+  for worker in started.values():
+    worker.turn()
   samples = {name: [] for name in started}
   for turn in range(rounds):
     for name, worker in started.items():
